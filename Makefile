@@ -1,0 +1,90 @@
+# Every target sets up what it needs by itself: it takes Python >= 3.11 and a C/C++ compiler with
+# cmake (for llama.cpp). The environments lie in .venv*, and are quick to reuse.
+
+PYTHON ?= python3
+SHELL := /bin/bash
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
+LOWEST_STAMP := $(LOWEST)/.installed
+LOWEST_PINS := grpcio==1.76.0 grpcio-health-checking==1.76.0 grpcio-reflection==1.76.0 \
+	protobuf==6.31.1
+
+.PHONY: help setup demo test test-lowest lowest check proto bench format clean FORCE
+
+help:
+	@echo "make demo    run edge and cloud on this machine with the built-in models"
+	@echo "make test    all tests, then those of the wire against the lowest grpc and protobuf"
+	@echo "make check   lint, formatting, types, import rules, generated code, links in the docs"
+	@echo "make bench   measure the real system"
+	@echo "make proto   generate the modules of specwire.v1 from verifier.proto"
+	@echo "make format  apply formatting and the fixes that are safe"
+	@echo "make lowest  the environment with the lowest grpc and protobuf"
+	@echo "make clean   remove environments and caches"
+
+setup: $(STAMP)
+
+# The stamp holds the checksum of what the environment was made from, so that a fresh checkout of
+# the same files reinstalls nothing and a changed file is noticed whatever its time.
+$(STAMP): FORCE
+	@wanted="$$(cat pyproject.toml constraints.txt | cksum) $(CURDIR)"; \
+	if [ "$$(cat $@ 2>/dev/null)" != "$$wanted" ] || ! $(BIN)/python -c '' 2>/dev/null; then \
+		set -e; \
+		$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+			-c constraints.txt -e '.[edge,cloud,netsim,demo,dev]'; \
+		echo "$$wanted" > $@; \
+	fi
+
+FORCE:
+
+# Only the lowest grpc and protobuf are installed here; all else is found in .venv, whose folder
+# comes after, so that these versions win.
+$(LOWEST_STAMP): $(STAMP) Makefile
+	@set -e; \
+	$(LOWEST)/bin/python -c '' 2>/dev/null || $(BIN)/python -m venv --clear $(LOWEST); \
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST_PINS); \
+	site='import sysconfig; print(sysconfig.get_paths()["purelib"])'; \
+	main="$$($(BIN)/python -c "$$site")"; \
+	own="$$($(LOWEST)/bin/python -c "$$site")"; \
+	echo "import site; site.addsitedir('$$main')" > "$$own/zz_main_environment.pth"; \
+	$(LOWEST)/bin/python -c "import google.protobuf, grpc, specwire; \
+	got = f'grpcio=={grpc.__version__} protobuf=={google.protobuf.__version__}'; \
+	assert got == 'grpcio==1.76.0 protobuf==6.31.1', got"; \
+	touch $@
+
+lowest: $(LOWEST_STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python -m scripts.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory test-lowest
+
+test-lowest: $(LOWEST_STAMP)
+	$(LOWEST)/bin/python -m pytest -m wire
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/gen_proto.py --check
+	$(BIN)/python scripts/check_links.py
+
+proto: $(STAMP)
+	$(BIN)/python scripts/gen_proto.py
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(LOWEST) .venv-proto .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Measurements of the real system; run them with `make bench`."""

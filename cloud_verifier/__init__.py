@@ -1,0 +1,1 @@
+"""The server: checks streamed draft tokens against the target model."""

@@ -1,0 +1,144 @@
+"""Decides what the model thread does next: rounds that are ready, and prefill between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from cloud_verifier.engine import Engine, Job, JobResult
+from cloud_verifier.sessions import LiveSession, SessionTable
+from specwire.cloud_session import Work
+from specwire.errors import SpecwireError, TargetFault
+from specwire.limits import Limits
+from specwire.sampling import History
+
+logger = logging.getLogger(__name__)
+
+PREFILL_CHUNK = 256
+"""Prompt tokens that a session may evaluate in one forward."""
+
+
+class Scheduler:
+    """Feeds the engine from the session table.
+
+    Sessions and their state belong to the event loop; the engine belongs to one
+    thread. Between them go jobs and results, both immutable.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self.sessions = SessionTable(limits, self._release)
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to run rounds, on the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="scheduler")
+
+    async def stop(self) -> None:
+        """Let the round in the model thread end, and run no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def wake(self, session: LiveSession) -> None:
+        """Say that a session may have become ready."""
+        session.ready_since = time.perf_counter()
+        self._wake.set()
+
+    def idle(self, session: LiveSession) -> bool:
+        """Whether nothing more will come for a session without another frame."""
+        return not session.running and not session.state.has_work()
+
+    async def _run(self) -> None:
+        while True:
+            batch = self._collect()
+            if not batch:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            jobs = [job for _, job in batch]
+            loop = asyncio.get_running_loop()
+            try:
+                results = await loop.run_in_executor(self._thread, self._engine.run, jobs)
+            except Exception:
+                logger.exception("the target forward failed for %d sessions", len(jobs))
+                fault = TargetFault("the target model failed; see the verifier's log")
+                results = [JobResult(job.sequence, 0, error=fault) for job in jobs]
+            for (session, job), result in zip(batch, results, strict=True):
+                self._finish(session, job, result)
+
+    def _collect(self) -> list[tuple[LiveSession, Job]]:
+        batch = []
+        for session in list(self.sessions):
+            if session.outbox is None or session.state.finished is not None:
+                continue
+            job = self._job(session)
+            if job is not None:
+                session.running = True
+                batch.append((session, job))
+        return batch
+
+    def _job(self, session: LiveSession) -> Job | None:
+        state = session.state
+        # The last committed token is evaluated in the round itself.
+        missing = state.frontier - 1 - session.cached
+        work = state.next_work() if missing <= PREFILL_CHUNK else None
+        if work is None and missing <= 0:
+            return None
+        keep = min(session.cached, state.frontier - 1)
+        stop = state.frontier if work is not None else keep + min(missing, PREFILL_CHUNK)
+        return Job(
+            sequence=session.sequence,
+            keep=keep,
+            tokens=state.committed(keep, stop),
+            work=work,
+            request=state.request,
+            history=_history(session, work),
+            ready=session.ready_since,
+        )
+
+    def _finish(self, session: LiveSession, job: Job, result: JobResult) -> None:
+        session.running = False
+        session.sequence, session.cached = result.sequence, result.cached
+        session.ready_since = time.perf_counter()
+        if session.state.finished is not None:
+            self._release(session)  # closed while the model ran
+            return
+        if result.error is not None:
+            self._fail(session, result.error)
+        elif job.work is not None and result.outcome is not None:
+            try:
+                session.deliver(session.state.complete(job.work, result.outcome))
+            except SpecwireError as error:
+                self._fail(session, error)
+        if session.state.finished is not None:
+            self._release(session)
+        elif session.half_closed and session.outbox is not None and self.idle(session):
+            session.outbox.end()
+
+    def _fail(self, session: LiveSession, error: SpecwireError) -> None:
+        session.state.abandon_work()
+        session.cached = 0
+        self._release(session)
+        if session.outbox is not None:
+            session.outbox.fail(error)
+            session.detach(session.outbox)
+
+    def _release(self, session: LiveSession) -> None:
+        """Give the session's cache back; the session itself may stay."""
+        if session.sequence is not None and not session.running:
+            self._thread.submit(self._engine.close, session.sequence)
+            session.sequence = None
+            session.cached = 0
+
+
+def _history(session: LiveSession, work: Work | None) -> History | None:
+    request = session.state.request
+    if work is None or not request.sampling.penalises:
+        return None
+    return History(request.prompt, tuple(session.state.output))

@@ -1,0 +1,168 @@
+"""The sessions that a verifier keeps, and who may speak to them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from specwire.cloud_session import CloudSession
+from specwire.errors import Exhausted, NotOwner, SessionNotFound, SpecwireError, Superseded
+from specwire.limits import Limits
+from specwire.v1 import verifier_pb2 as pb
+
+ID_BYTES = 16
+
+
+class Outbox:
+    """Frames on their way to one attached stream or call."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[pb.CloudFrame | SpecwireError | None] = asyncio.Queue()
+
+    def put(self, frame: pb.CloudFrame) -> None:
+        """Add a frame."""
+        self._queue.put_nowait(frame)
+
+    def fail(self, error: SpecwireError) -> None:
+        """End the stream with an error, after the frames before it."""
+        self._queue.put_nowait(error)
+
+    def end(self) -> None:
+        """End the stream normally, after the frames before it."""
+        self._queue.put_nowait(None)
+
+    async def get(self) -> pb.CloudFrame | None:
+        """The next frame, or None at the end.
+
+        Raises:
+            SpecwireError: that the stream was ended with.
+        """
+        item = await self._queue.get()
+        if isinstance(item, SpecwireError):
+            raise item
+        return item
+
+
+@dataclass(eq=False)
+class LiveSession:
+    """A session and what the service knows about it."""
+
+    id: bytes
+    owner: str
+    state: CloudSession
+    open_key: bytes
+    sequence: int | None = None  # the backend's handle, once there is one
+    cached: int = 0  # committed tokens in the backend's cache
+    outbox: Outbox | None = None  # of the stream or call attached now
+    last_seen: float = field(default_factory=time.monotonic)
+    ready_since: float = 0.0  # time.perf_counter of the last change
+    running: bool = False  # a job of this session is in the model thread
+    half_closed: bool = False  # the attached stream will send no more
+    last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify
+
+    def attach(self) -> Outbox:
+        """Make a new stream or call the session's only one."""
+        if self.outbox is not None:
+            self.outbox.fail(
+                Superseded(
+                    "a newer stream or call took this session over", frontier=self.state.frontier
+                )
+            )
+        self.outbox = Outbox()
+        self.half_closed = False
+        return self.outbox
+
+    def detach(self, outbox: Outbox) -> None:
+        """Forget a stream, unless a newer one took its place."""
+        self.last_seen = time.monotonic()
+        if self.outbox is outbox:
+            self.outbox = None
+
+    def deliver(self, frames: list[pb.CloudFrame]) -> None:
+        """Hand frames to whoever is attached; otherwise a Resume will catch up."""
+        if self.outbox is not None:
+            for frame in frames:
+                self.outbox.put(frame)
+
+
+class SessionTable:
+    """All sessions of a verifier, by id and by idempotency key."""
+
+    def __init__(self, limits: Limits, on_drop: Callable[[LiveSession], None]) -> None:
+        self._limits = limits
+        self._on_drop = on_drop
+        self._by_id: dict[bytes, LiveSession] = {}
+        self._by_key: dict[tuple[str, bytes], LiveSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(self._by_id.values())
+
+    def check_room(self) -> None:
+        """Make room for one more session by dropping the oldest ended one.
+
+        Raises:
+            Exhausted: every session is still running.
+        """
+        if len(self._by_id) < self._limits.sessions:
+            return
+        ended = [s for s in self if s.state.finished is not None and s.outbox is None]
+        if not ended:
+            raise Exhausted(
+                f"the verifier holds {len(self._by_id)} sessions, its limit; try again later"
+            )
+        self.drop(min(ended, key=lambda s: s.last_seen))
+
+    def add(self, owner: str, state: CloudSession, open_key: bytes) -> LiveSession:
+        """Keep a new session under an unguessable id."""
+        session = LiveSession(secrets.token_bytes(ID_BYTES), owner, state, open_key)
+        self._by_id[session.id] = session
+        if open_key:
+            self._by_key[owner, open_key] = session
+        return session
+
+    def find_opened(self, owner: str, open_key: bytes) -> LiveSession | None:
+        """The session that an earlier Open with the same key made."""
+        return self._by_key.get((owner, open_key)) if open_key else None
+
+    def get(self, owner: str, session_id: bytes) -> LiveSession:
+        """The caller's session.
+
+        Raises:
+            SessionNotFound: there is none with this id (any more).
+            NotOwner: it is another caller's.
+        """
+        session = self._by_id.get(session_id)
+        if session is None:
+            raise SessionNotFound(
+                f"no session {session_id.hex()[:8] or '(empty id)'}… here: it ended, was idle for "
+                f"more than {self._limits.idle_s:g} s, or lives on another server; "
+                "open a new one with its seed and committed tokens"
+            )
+        if session.owner != owner:
+            raise NotOwner("this session belongs to another caller")
+        session.last_seen = time.monotonic()
+        return session
+
+    def drop(self, session: LiveSession) -> None:
+        """Forget a session and free what it holds."""
+        self._by_id.pop(session.id, None)
+        self._by_key.pop((session.owner, session.open_key), None)
+        session.state.close()
+        self._on_drop(session)
+
+    def drop_idle(self, now: float) -> int:
+        """Drop sessions that nobody has been attached to for the idle time; how many."""
+        idle = [
+            session
+            for session in self
+            if session.outbox is None and now - session.last_seen > self._limits.idle_s
+        ]
+        for session in idle:
+            self.drop(session)
+        return len(idle)

@@ -1,0 +1,1 @@
+"""Draft sources: where an edge takes its draft tokens from."""

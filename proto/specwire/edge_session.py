@@ -1,0 +1,425 @@
+"""The edge's end of a session, as a state machine without input or output.
+
+Frames from the cloud go in (`on_opened`, `on_verdict`, `on_finished`) and come
+back as committed tokens; `draft_wanted` says from where and how far to draft;
+`add_draft` takes what was drafted; `next_proposal` gives what to send. It can
+lose its link at any moment: `resume_frame` and `rebuild_frame` say how to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from specwire.codec import encode_q
+from specwire.errors import ProtocolError
+from specwire.limits import PROTOCOL_VERSIONS
+from specwire.qrow import QRow
+from specwire.request import SessionRequest
+from specwire.v1 import verifier_pb2 as pb
+
+
+class Origin(StrEnum):
+    """Who wrote a committed token."""
+
+    ACCEPTED = "accepted"  # the draft, and the target agreed
+    CORRECTION = "correction"  # the target, after rejecting a draft token
+    BONUS = "bonus"  # the target, after accepting all
+    RUN_AHEAD = "run-ahead"  # the target, with no draft at hand
+    CAUGHT_UP = "caught-up"  # known only after a reconnection, origin not told
+
+
+_ORIGINS = {
+    pb.TOKEN_KIND_CORRECTION: Origin.CORRECTION,
+    pb.TOKEN_KIND_BONUS: Origin.BONUS,
+    pb.TOKEN_KIND_RUN_AHEAD: Origin.RUN_AHEAD,
+}
+
+
+@dataclass(frozen=True)
+class CommittedToken:
+    """One token of the output, final."""
+
+    position: int
+    id: int
+    origin: Origin
+    logprobs: pb.TokenLogprobs | None = None
+    text: bytes | None = None
+    """Bytes of this token and those before it that have None, if the cloud sends text."""
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How the edge drafts and sends.
+
+    gamma: most draft tokens in a proposal; 0 asks for one target token at a time.
+    pipeline: go on drafting and sending while a verdict is awaited. Without it
+        one proposal is sent, and drafting pauses until its verdict is here.
+    window: most draft tokens beyond the frontier, with `pipeline`.
+    """
+
+    gamma: int
+    pipeline: bool = False
+    window: int = 32
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise ValueError(f"gamma must be 0 or more, not {self.gamma}")
+        if self.window < max(self.gamma, 1):
+            raise ValueError(f"window {self.window} is smaller than gamma {self.gamma}")
+
+
+@dataclass(frozen=True)
+class DraftWanted:
+    """Draft up to `count` tokens of `chain` from position `start` on."""
+
+    chain: int
+    start: int
+    count: int
+
+
+@dataclass
+class Counts:
+    """What happened to the drafts of a session, as the edge saw it."""
+
+    rounds: int = 0
+    proposals: int = 0
+    proposed: int = 0
+    examined: int = 0
+    accepted: int = 0
+    examined_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+
+    def add_round(self, examined: int, accepted: int) -> None:
+        """Count a verdict; position i is the i-th draft token that a round examined."""
+        self.rounds += 1
+        self.examined += examined
+        self.accepted += accepted
+        while len(self.examined_by_position) < examined:
+            self.examined_by_position.append(0)
+            self.accepted_by_position.append(0)
+        for i in range(examined):
+            self.examined_by_position[i] += 1
+        for i in range(accepted):
+            self.accepted_by_position[i] += 1
+
+    @property
+    def alpha(self) -> float | None:
+        """Accepted over examined draft tokens; None if none was examined."""
+        return self.accepted / self.examined if self.examined else None
+
+
+@dataclass
+class _Chain:
+    """Draft tokens from `start` on; the first `sent` of them are on their way."""
+
+    id: int
+    start: int
+    tokens: list[int] = field(default_factory=list)
+    rows: list[QRow | None] = field(default_factory=list)
+    sent: int = 0
+    ended: bool = False  # nothing follows: an end token, or the draft gave up
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class EdgeSession:
+    """One session's state at the edge. Not thread-safe; it belongs to the event loop.
+
+    `request.prompt` may be empty at first, where the cloud tokenizes: the ids
+    come with `on_opened`.
+    """
+
+    def __init__(
+        self,
+        request: SessionRequest,
+        drafting: Drafting,
+        *,
+        end_ids: frozenset[int] = frozenset(),
+        weight_bits: int = 6,
+    ) -> None:
+        self.request = request
+        self.drafting = drafting
+        self.counts = Counts()
+        self.finished: pb.Finished | None = None
+        self.session_id = b""
+        self.model = ""
+        self.max_frontier = 0
+        self._end_ids = end_ids
+        self._weight_bits = weight_bits
+        self._output: list[int] = list(request.committed)
+        self._chain = _Chain(1, 0)
+        self._old_chains: dict[int, _Chain] = {}
+        self._asked_at = -1  # position of the last empty proposal
+        self._number = 0
+        self._exhausted_at = -1  # the draft had nothing to say at this position
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def opened(self) -> bool:
+        """Whether the cloud has answered the opening."""
+        return bool(self.session_id)
+
+    @property
+    def frontier(self) -> int:
+        """Committed tokens, prompt included."""
+        return len(self.request.prompt) + len(self._output)
+
+    @property
+    def output(self) -> Sequence[int]:
+        """Committed output tokens."""
+        return self._output
+
+    def prefix(self, stop: int) -> list[int]:
+        """Prompt, output, and the current chain's tokens, up to position `stop`."""
+        base = [*self.request.prompt, *self._output]
+        ahead = max(self.frontier - self._chain.start, 0)
+        return [*base, *self._chain.tokens[ahead:]][:stop]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something sent is not decided yet."""
+        return self._sent_end > self.frontier or self._asked_at >= self.frontier
+
+    @property
+    def _sent_end(self) -> int:
+        return self._chain.start + self._chain.sent
+
+    # ------------------------------------------------------- opening, resuming
+
+    def resume_frame(self) -> pb.Resume:
+        """How to continue on the server that knows the session."""
+        return pb.Resume(
+            protocol_version=PROTOCOL_VERSIONS[-1],
+            session_id=self.session_id,
+            frontier=self.frontier,
+        )
+
+    def rebuild_frame(self, opening: pb.Open) -> pb.Open:
+        """How to continue on a server that does not know it: seed and committed ids.
+
+        `opening` is the frame the session was first opened with.
+        """
+        frame = pb.Open()
+        frame.CopyFrom(opening)
+        frame.ids.ids[:] = self.request.prompt
+        frame.seed = self.request.seed
+        frame.committed.ids[:] = self._output
+        frame.max_tokens = self.max_frontier - len(self.request.prompt)
+        return frame
+
+    def on_opened(self, frame: pb.Opened) -> list[CommittedToken]:
+        """Take the answer to Open or Resume; returns tokens committed meanwhile.
+
+        What was sent before is taken as lost and will be sent again.
+
+        Raises:
+            ProtocolError: the cloud's account does not fit ours.
+        """
+        prompt = tuple(frame.prompt.ids) or self.request.prompt
+        if len(prompt) != frame.prompt_length:
+            raise ProtocolError(
+                f"the opening reply speaks of {frame.prompt_length} prompt tokens, "
+                f"but {len(prompt)} are known"
+            )
+        self.request = replace(self.request, prompt=prompt, seed=frame.seed)
+        self.session_id = frame.session_id
+        self.model = frame.model
+        self.max_frontier = frame.max_frontier
+        committed = frame.committed
+        if committed.start > self.frontier or frame.frontier < self.frontier:
+            raise ProtocolError(
+                f"the cloud continues from {committed.start} to {frame.frontier}, "
+                f"but the frontier here is {self.frontier}"
+            )
+        known = self.frontier - committed.start
+        if list(committed.tokens[:known]) != self._output[len(self._output) - known :]:
+            raise ProtocolError("the cloud's committed tokens differ from those here")
+        news = [
+            CommittedToken(
+                committed.start + i,
+                token,
+                Origin.CAUGHT_UP,
+                committed.logprobs[i] if committed.logprobs else None,
+            )
+            for i, token in enumerate(committed.tokens)
+        ][known:]
+        if news and committed.text:
+            # The text begins at committed.start; a first opening has nothing known yet.
+            news[-1] = replace(news[-1], text=committed.text if not known else None)
+        self._output.extend(token.id for token in news)
+        self._asked_at = -1
+        self._chain.sent = 0
+        self._settle(frame.highest_chain)
+        return news
+
+    # --------------------------------------------------------------- verdicts
+
+    def on_verdict(self, verdict: pb.Verdict) -> list[CommittedToken]:
+        """Take a verdict; returns the tokens it commits.
+
+        Raises:
+            ProtocolError: it does not follow what is committed here.
+        """
+        if verdict.start != self.frontier:
+            raise ProtocolError(
+                f"verdict {verdict.number} starts at {verdict.start}, "
+                f"but the frontier here is {self.frontier}"
+            )
+        tokens = self._accepted(verdict)
+        origins = [Origin.ACCEPTED] * len(tokens)
+        if verdict.HasField("token"):
+            tokens.append(verdict.token)
+            origins.append(_ORIGINS.get(verdict.kind, Origin.RUN_AHEAD))
+        self.counts.add_round(verdict.examined, verdict.accepted)
+        news = [
+            CommittedToken(
+                verdict.start + i,
+                token,
+                origin,
+                verdict.logprobs[i] if verdict.logprobs else None,
+            )
+            for i, (token, origin) in enumerate(zip(tokens, origins, strict=True))
+        ]
+        if news and verdict.text:
+            news[-1] = replace(news[-1], text=verdict.text)
+        self._output.extend(tokens)
+        self._settle(0)
+        return news
+
+    def _accepted(self, verdict: pb.Verdict) -> list[int]:
+        if not verdict.accepted:
+            return []
+        chain = self._chain
+        if verdict.chain != chain.id:
+            found = self._old_chains.get(verdict.chain)
+            if found is None:
+                raise ProtocolError(f"verdict {verdict.number} accepts unknown chain {verdict.chain}")
+            chain = found
+        offset = verdict.start - chain.start
+        tokens = chain.tokens[offset : offset + verdict.accepted]
+        if offset < 0 or len(tokens) != verdict.accepted:
+            raise ProtocolError(
+                f"verdict {verdict.number} accepts {verdict.accepted} tokens of chain {chain.id} "
+                f"from {verdict.start}, which spans {chain.start} … {chain.end}"
+            )
+        return list(tokens)
+
+    def on_finished(self, frame: pb.Finished) -> None:
+        """Take the end of the session.
+
+        Raises:
+            ProtocolError: tokens are missing here.
+        """
+        if frame.frontier != self.frontier:
+            raise ProtocolError(
+                f"the session ended at {frame.frontier}, but the frontier here is {self.frontier}"
+            )
+        self.finished = frame
+
+    def _settle(self, highest_chain: int) -> None:
+        """Keep the chain while it agrees with what is committed, else begin a new one."""
+        chain = self._chain
+        begin = chain.start - len(self.request.prompt)
+        committed = self._output[max(begin, 0) :]
+        overlap = len(committed) if begin >= 0 else 0
+        agrees = begin >= 0 and chain.tokens[:overlap] == committed[: len(chain.tokens)]
+        if agrees and chain.end >= self.frontier:
+            return
+        if chain.sent:
+            self._old_chains[chain.id] = chain
+        for id_ in [c.id for c in self._old_chains.values() if c.end <= self.frontier]:
+            del self._old_chains[id_]
+        self._chain = _Chain(max(chain.id, highest_chain) + 1, self.frontier)
+
+    # --------------------------------------------------------------- drafting
+
+    def draft_wanted(self) -> DraftWanted | None:
+        """From where and how far to draft now; None if there is nothing to draft.
+
+        The answer changes only with frames, drafts and proposals, so a caller
+        asks again after each of them.
+        """
+        if self.finished is not None or not self.opened or self._chain.ended:
+            return None
+        chain = self._chain
+        if chain.end == self._exhausted_at:
+            return None
+        if not self.drafting.pipeline:
+            if self.waiting:
+                return None
+            room = self.drafting.gamma - (chain.end - max(self._sent_end, self.frontier))
+        else:
+            room = self.drafting.window - (chain.end - self.frontier) if self.drafting.gamma else 0
+        # The last position of all is the target's own to fill.
+        count = min(room, self.max_frontier - 1 - chain.end)
+        return DraftWanted(chain.id, chain.end, count) if count > 0 else None
+
+    def add_draft(self, chain: int, token: int, row: QRow | None) -> bool:
+        """Take the next draft token of a chain; False if that chain is out of date.
+
+        `row` is the q it was drawn from, None in coupled mode.
+        """
+        if chain != self._chain.id or self.finished is not None or self._chain.ended:
+            return False
+        self._chain.tokens.append(token)
+        self._chain.rows.append(row)
+        self._chain.ended = token in self._end_ids
+        return True
+
+    def draft_exhausted(self, chain: int) -> None:
+        """The draft can't go on from the chain's end (its context is full, say)."""
+        if chain == self._chain.id:
+            self._exhausted_at = self._chain.end
+
+    # -------------------------------------------------------------- proposals
+
+    def next_proposal(self) -> pb.Proposal | None:
+        """What to send now; None if more must be drafted or a verdict awaited."""
+        if self.finished is not None or not self.opened:
+            return None
+        chain = self._chain
+        unsent = chain.end - max(self._sent_end, self.frontier)
+        ready = unsent >= max(self.drafting.gamma, 1) or self.draft_wanted() is None
+        if unsent > 0 and ready and (self.drafting.pipeline or not self.waiting):
+            return self._send(min(unsent, max(self.drafting.gamma, 1)))
+        if unsent == 0 and self._should_ask():
+            self._asked_at = self.frontier
+            return self._proposal([], [], self.frontier)
+        return None
+
+    def _should_ask(self) -> bool:
+        # Under `wait`, with no draft to come, ask for a target token.
+        waits = self.request.pacing != pb.PACING_RUN_AHEAD
+        return waits and not self.waiting and self.draft_wanted() is None
+
+    def _send(self, count: int) -> pb.Proposal:
+        chain = self._chain
+        first = max(self._sent_end, self.frontier) - chain.start
+        chain.sent = first + count
+        self.counts.proposed += count
+        return self._proposal(
+            chain.tokens[first : chain.sent],
+            chain.rows[first : chain.sent],
+            chain.start + first,
+        )
+
+    def _proposal(
+        self, tokens: Sequence[int], rows: Sequence[QRow | None], start: int
+    ) -> pb.Proposal:
+        self._number += 1
+        self.counts.proposals += 1
+        proposal = pb.Proposal(number=self._number, chain=self._chain.id, start=start, tokens=tokens)
+        kept = [row for row in rows if row is not None]
+        if tokens and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
+            encode_q(proposal, kept, self._weight_bits)
+        proposal.continues = self._continues()
+        return proposal
+
+    def _continues(self) -> bool:
+        # Promise more only where more will be drafted without waiting for a verdict.
+        return self.drafting.pipeline and self.draft_wanted() is not None

@@ -1,0 +1,776 @@
+"""The llama.cpp draft: rollback, limits, memory, threads, load errors, vocabulary."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.draft.llama import (
+    MAX_DEFAULT_THREADS,
+    LlamaDraft,
+    LlamaWeights,
+    choose_threads,
+    default_threads,
+)
+from specwire.builtin import builtin_path
+from specwire.errors import BadRequest, ModelError
+from specwire.ports import DraftModel
+from specwire.vocabulary import byte_level_piece
+from tests.support.tiny_models import CHAT_TEMPLATE, FULL, SPECIALS, write_tiny_gguf
+
+SIZE = len(SPECIALS) + len(FULL)
+LONG = 1024
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return write_tiny_gguf(
+        folder / "tiny.gguf", context=LONG, chat_template=CHAT_TEMPLATE, padded_vocab=SIZE + 20
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_path: Path) -> Iterator[LlamaWeights]:
+    with LlamaWeights(tiny_path) as weights:
+        yield weights
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[LlamaWeights]:
+    try:
+        path = builtin_path("smollm2")
+    except ModelError as error:
+        pytest.skip(str(error))
+    with LlamaWeights(path) as weights:
+        yield weights
+
+
+@pytest.fixture
+def exact(tiny: LlamaWeights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values in float32, and no flash attention, which sums in half precision.
+
+    As shipped, evaluating in batches of another size moves the logits by about 1e-2;
+    so a comparison to 1e-4 needs either this or batches of one token on both sides.
+    """
+    llama = tiny._shared().llama
+    real_params = llama.api.llama_context_default_params
+
+    def params() -> Any:
+        made = real_params()
+        made.flash_attn_type = made.type_k = made.type_v = 0  # off, float32, float32
+        return made
+
+    monkeypatch.setattr(llama, "api", ApiWith(llama.api, llama_context_default_params=params))
+
+
+@pytest.fixture
+def make(tiny: LlamaWeights, exact: None) -> Iterator[Callable[..., LlamaDraft]]:
+    made: list[LlamaDraft] = []
+
+    def build(context: int = 256, **options: Any) -> LlamaDraft:
+        made.append(LlamaDraft(tiny, context=context, threads=1, **options))
+        return made[-1]
+
+    yield build
+    for draft in made:
+        draft.close()
+
+
+def ids(count: int, seed: int = 0) -> list[int]:
+    numbers: list[int] = np.random.default_rng(seed).integers(3, SIZE, count).tolist()
+    return numbers
+
+
+def run_python(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+class ApiWith:
+    """llama.cpp's functions with some of them replaced."""
+
+    def __init__(self, api: Any, **replaced: Any) -> None:
+        self._api = api
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+
+# ── evaluation and rollback (K1) ─────────────────────────────────────────────────────
+
+
+def test_it_is_a_draft_model(make: Callable[..., LlamaDraft]) -> None:
+    draft: DraftModel = make(context=100)
+    assert draft.context == 100
+    assert list(draft.tokens) == []
+
+
+def worst_difference_over_rounds(
+    draft: LlamaDraft, fresh: LlamaDraft, gammas: Sequence[int], vocab: int, rounds: int
+) -> float:
+    """Rejects at a random place each round; compares with a recompute of the whole prefix."""
+    rng = np.random.default_rng(5)
+    committed: list[int] = rng.integers(3, vocab, 9).tolist()
+    draft.logits_after(committed)
+    worst = 0.0
+    for _ in range(rounds):
+        drafted = rng.integers(3, vocab, int(rng.choice(gammas))).tolist()
+        for token in drafted:
+            draft.extend([token])
+        accepted = int(rng.integers(0, len(drafted) + 1))
+        own = int(rng.integers(3, vocab))
+        draft.truncate(len(committed) + accepted)
+        row = draft.extend([own])
+        committed += [*drafted[:accepted], own]
+        assert list(draft.tokens) == committed
+        fresh.truncate(0)
+        worst = max(worst, float(np.abs(row - fresh.logits_after(committed)).max()))
+    return worst
+
+
+@pytest.mark.parametrize("gammas", [(1,), (1, 2, 3, 4, 5, 6, 7, 8)])
+def test_rejections_leave_the_cache_as_if_never_drafted(
+    make: Callable[..., LlamaDraft], gammas: Sequence[int]
+) -> None:
+    draft, fresh = make(context=LONG), make(context=LONG)
+    assert worst_difference_over_rounds(draft, fresh, gammas, SIZE, rounds=100) < 1e-4
+
+
+def test_rejections_with_the_arithmetic_as_shipped(tiny: LlamaWeights) -> None:
+    with (
+        LlamaDraft(tiny, context=LONG, threads=1, batch=1) as draft,
+        LlamaDraft(tiny, context=LONG, threads=1, batch=1) as fresh,
+    ):
+        assert worst_difference_over_rounds(draft, fresh, (1, 4), SIZE, rounds=50) < 1e-4
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_rejections_with_the_real_model(real: LlamaWeights) -> None:
+    with (
+        LlamaDraft(real, context=256, threads=1, batch=1) as draft,
+        LlamaDraft(real, context=256, threads=1, batch=1) as fresh,
+    ):
+        assert worst_difference_over_rounds(draft, fresh, (1, 4), 49152, rounds=8) < 1e-4
+
+
+def test_logits_after_evaluates_only_what_differs(make: Callable[..., LlamaDraft]) -> None:
+    draft, fresh = make(), make()
+    evaluated: list[int] = []
+
+    def decode(context: Any, batch: Any) -> Any:
+        evaluated.append(batch.n_tokens)
+        return api.llama_decode(context, batch)
+
+    api = draft._api
+    draft._api = ApiWith(api, llama_decode=decode)
+    prompt = ids(30)
+    steps: list[tuple[list[int], int]] = [
+        (prompt, 30),
+        ([*prompt, 7], 1),
+        ([*prompt, 7], 0),  # the same again
+        ([*prompt, 9, 8], 2),  # another continuation
+        (prompt[:20], 1),  # a shorter prefix: its last token again
+        ([*prompt[:10], 5, *prompt[11:15]], 5),  # differs in the middle
+        ([4], 1),
+    ]
+    for tokens, expected in steps:
+        evaluated.clear()
+        row = draft.logits_after(tokens).copy()
+        assert sum(evaluated) == expected
+        fresh.truncate(0)
+        np.testing.assert_allclose(row, fresh.logits_after(tokens), atol=1e-4)
+        assert list(draft.tokens) == tokens
+
+
+def test_prompts_longer_than_a_batch(make: Callable[..., LlamaDraft]) -> None:
+    prompt = ids(200)
+    whole = make(batch=256).logits_after(prompt).copy()
+    for batch in (1, 7, 64, 199):
+        np.testing.assert_allclose(make(batch=batch).logits_after(prompt), whole, atol=1e-4)
+
+
+def test_rows_are_float32_of_the_models_width(
+    make: Callable[..., LlamaDraft], tiny: LlamaWeights
+) -> None:
+    draft = make()
+    row = draft.extend(np.array([5, 6, 7]))  # type: ignore[arg-type]
+    assert row.shape == (tiny.width,) == (SIZE + 20,)
+    assert row.dtype == np.float32
+    assert np.isfinite(row).all()
+    assert not row.flags.writeable
+
+
+def test_a_memory_that_can_not_go_back_starts_over(make: Callable[..., LlamaDraft]) -> None:
+    draft, fresh = make(), make()
+    draft._api = ApiWith(draft._api, llama_memory_seq_rm=lambda *_: False)
+    prompt = ids(20)
+    draft.logits_after(prompt)
+    draft.truncate(12)
+    draft.truncate(11)
+    assert list(draft.tokens) == prompt[:11]
+    np.testing.assert_allclose(draft.extend([5]), fresh.logits_after([*prompt[:11], 5]), atol=1e-4)
+    np.testing.assert_allclose(
+        draft.logits_after([*prompt[:8], 6]).copy(),
+        fresh.logits_after([*prompt[:8], 6]),
+        atol=1e-4,
+    )
+
+
+# ── limits and bad input (K6) ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("length", [63, 64, 65])
+def test_context_limit(make: Callable[..., LlamaDraft], length: int) -> None:
+    draft, fresh = make(context=64), make(context=128)
+    prompt = ids(length)
+    if length > 64:
+        with pytest.raises(BadRequest, match="65 tokens don't fit the draft's context of 64"):
+            draft.logits_after(prompt)
+        assert list(draft.tokens) == []
+    else:
+        draft.logits_after(prompt)
+        while len(draft.tokens) < 64:
+            draft.extend([5])
+        full = list(draft.tokens)
+        with pytest.raises(BadRequest, match="context of 64"):
+            draft.extend([5])
+        assert list(draft.tokens) == full
+        draft.truncate(60)
+    row = draft.logits_after([*prompt[:40], 9])
+    np.testing.assert_allclose(row, fresh.logits_after([*prompt[:40], 9]), atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [-1, SIZE + 20, 2**31, 2**70])
+def test_ids_out_of_range_never_reach_llama(make: Callable[..., LlamaDraft], bad: int) -> None:
+    draft = make()
+    draft.extend([3, 4, 5])
+    for call in (
+        lambda: draft.extend([bad]),
+        lambda: draft.extend([6, bad]),
+        lambda: draft.logits_after([3, bad]),
+    ):
+        with pytest.raises(BadRequest, match=rf"token id {bad} at index"):
+            call()
+        assert list(draft.tokens) == [3, 4, 5]
+
+
+def test_nothing_to_evaluate_and_impossible_lengths(make: Callable[..., LlamaDraft]) -> None:
+    draft = make()
+    for call in (
+        lambda: draft.extend([]),
+        lambda: draft.logits_after([]),
+        lambda: draft.truncate(1),
+        lambda: draft.truncate(-1),
+    ):
+        with pytest.raises(BadRequest):
+            call()
+    draft.truncate(0)
+
+
+@pytest.mark.parametrize("option", ["context", "threads", "batch"])
+def test_options_below_one_are_refused(tiny: LlamaWeights, option: str) -> None:
+    with pytest.raises(BadRequest, match=f"{option} must be at least 1, not 0"):
+        LlamaDraft(tiny, **{option: 0})
+
+
+def test_a_context_beyond_training_is_made_with_a_warning(
+    tiny: LlamaWeights, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LlamaDraft(tiny, context=LONG + 1, threads=1):
+        pass
+    assert any("longer than the 1024 tokens" in r.getMessage() for r in caplog.records)
+
+
+def test_a_failed_evaluation_leaves_a_usable_draft(make: Callable[..., LlamaDraft]) -> None:
+    draft, fresh = make(batch=8), make()
+    api, calls = draft._api, 0
+
+    def decode(context: Any, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return -3 if calls == 2 else api.llama_decode(context, batch)
+
+    draft._api = ApiWith(api, llama_decode=decode)
+    prompt = ids(20)
+    with pytest.raises(ModelError, match=r"position 8 of tiny \(status -3\)"):
+        draft.logits_after(prompt)
+    assert list(draft.tokens) == []
+    np.testing.assert_allclose(draft.logits_after(prompt), fresh.logits_after(prompt), atol=1e-4)
+
+
+# ── memory (E1) ──────────────────────────────────────────────────────────────────────
+
+_RSS = """
+import sys
+from edge_client.draft.llama import LlamaDraft, LlamaWeights
+def resident():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+draft = LlamaDraft(LlamaWeights(sys.argv[1]), context=int(sys.argv[2]), threads=1)
+draft.logits_after([5 + i % 200 for i in range(200)])
+for i in range(20):
+    draft.extend([7])
+print(resident())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory use from /proc")
+def test_memory_does_not_grow_with_context_times_vocabulary(tmp_path: Path) -> None:
+    vocab = 150_000
+    path = write_tiny_gguf(tmp_path / "wide.gguf", context=32768, padded_vocab=vocab, width=16)
+    contexts = (2048, 8192, 32768)
+    used = []
+    for context in contexts:
+        result = run_python(_RSS, path, context)
+        assert result.returncode == 0, result.stderr
+        used.append(int(result.stdout))
+    for (small, few), (large, many) in zip(
+        zip(contexts, used, strict=True), list(zip(contexts, used, strict=True))[1:], strict=False
+    ):
+        growth = (many - few) / (large - small)
+        assert growth < vocab * 4 / 100, f"{growth:.0f} bytes a token of context"
+    assert used[0] < path.stat().st_size + 150e6
+
+
+# ── threads sharing a draft, closing, exit (E2) ──────────────────────────────────────
+
+
+def test_a_second_thread_is_refused_and_the_first_undisturbed(
+    make: Callable[..., LlamaDraft],
+) -> None:
+    draft, fresh = make(), make()
+    api = draft._api
+    inside, go_on = threading.Event(), threading.Event()
+
+    def decode(context: Any, batch: Any) -> Any:
+        inside.set()
+        assert go_on.wait(10)
+        return api.llama_decode(context, batch)
+
+    draft._api = ApiWith(api, llama_decode=decode)
+    rows: list[Any] = []
+    first = threading.Thread(target=lambda: rows.append(draft.logits_after([5, 6, 7]).copy()))
+    first.start()
+    assert inside.wait(10)
+    for call in (
+        lambda: draft.logits_after([8]),
+        lambda: draft.extend([8]),
+        lambda: draft.truncate(0),
+    ):
+        with pytest.raises(RuntimeError, match="in use by another thread"):
+            call()
+    go_on.set()
+    first.join()
+    np.testing.assert_allclose(rows[0], fresh.logits_after([5, 6, 7]), atol=1e-4)
+    np.testing.assert_allclose(draft.extend([8]), fresh.extend([8]), atol=1e-4)
+
+
+def test_drafts_on_shared_weights_run_at_once(make: Callable[..., LlamaDraft]) -> None:
+    def generate(draft: LlamaDraft, prompt: list[int]) -> list[int]:
+        row = draft.logits_after(prompt)
+        out: list[int] = []
+        for _ in range(60):
+            out.append(int(row.argmax()))
+            row = draft.extend(out[-1:])
+        return out
+
+    prompts = [ids(10, seed) for seed in range(3)]
+    solo = [generate(make(), prompt) for prompt in prompts]
+    together: dict[int, list[int]] = {}
+    drafts = [make() for _ in prompts]
+
+    def work(index: int) -> None:
+        together[index] = generate(drafts[index], prompts[index])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[i] for i in range(3)] == solo
+
+
+def test_close_stops_a_long_prompt_in_another_thread(make: Callable[..., LlamaDraft]) -> None:
+    draft = make(batch=8)
+    api = draft._api
+    inside, go_on, calls = threading.Event(), threading.Event(), [0]
+
+    def decode(context: Any, batch: Any) -> Any:
+        calls[0] += 1
+        inside.set()
+        assert go_on.wait(10)
+        return api.llama_decode(context, batch)
+
+    draft._api = ApiWith(api, llama_decode=decode)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            draft.logits_after(ids(200))
+        except RuntimeError as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert inside.wait(10)
+    closer = threading.Thread(target=draft.close)
+    closer.start()
+    while not draft._gate.shut:
+        pass
+    go_on.set()
+    closer.join(10)
+    worker.join(10)
+    assert not closer.is_alive()
+    assert not worker.is_alive()
+    assert "closed" in str(errors[0])
+    assert calls[0] == 1
+
+
+def test_close_twice_and_use_afterwards(make: Callable[..., LlamaDraft]) -> None:
+    draft = make()
+    row = draft.extend([5, 6])
+    kept = row.copy()
+    draft.close()
+    draft.close()
+    make().extend([9, 9, 9])  # would reuse the memory if it were free
+    np.testing.assert_array_equal(row, kept)
+    assert list(draft.tokens) == []
+    for call in (
+        lambda: draft.extend([5]),
+        lambda: draft.logits_after([5]),
+        lambda: draft.truncate(0),
+    ):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+
+
+def test_weights_closed_before_their_draft(tiny_path: Path) -> None:
+    weights = LlamaWeights(tiny_path)
+    draft = LlamaDraft(weights, context=64, threads=1)
+    weights.close()
+    weights.close()
+    assert np.isfinite(draft.extend([5])).all()
+    with pytest.raises(RuntimeError, match="closed"):
+        LlamaDraft(weights, context=64)
+    draft.close()
+
+
+_EXIT = """
+import sys, threading, time, logging
+from edge_client.draft.llama import LlamaDraft, LlamaWeights
+logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])
+weights = LlamaWeights(sys.argv[1])
+first = LlamaDraft(weights, context=64, threads=1)
+cycle = [LlamaDraft(weights, context=64, threads=1)]
+cycle.append(cycle)
+row = cycle[0].extend([5])
+del cycle
+busy = LlamaDraft(weights, context=512, threads=1)
+def forever():
+    try:
+        while True:
+            busy.truncate(0)
+            busy.logits_after([5] * 500)
+    except RuntimeError:
+        pass  # closed at exit
+thread = threading.Thread(target=forever, daemon=True)
+thread.start()
+time.sleep(0.3)
+assert thread.is_alive()
+print("end")
+"""
+
+
+def test_leaving_with_drafts_open_and_one_at_work(tiny_path: Path, tmp_path: Path) -> None:
+    result = run_python(_EXIT, tiny_path, tmp_path / "log")
+    assert result.returncode == 0, result.stderr
+    assert (result.stdout, result.stderr) == ("end\n", "")
+
+
+# ── loading (E4) ─────────────────────────────────────────────────────────────────────
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no model file at .*nowhere\.gguf"):
+        LlamaWeights(tmp_path / "nowhere.gguf")
+
+
+def test_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is a folder"):
+        LlamaWeights(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GG", b"PK\x03\x04" + b"\0" * 100])
+def test_not_a_gguf(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.gguf is not a GGUF file"):
+        LlamaWeights(path)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
+def test_truncated_file(tiny_path: Path, tmp_path: Path, share: float) -> None:
+    path = tmp_path / "short.gguf"
+    whole = tiny_path.read_bytes()
+    path.write_bytes(whole[: max(4, int(len(whole) * share))])
+    with pytest.raises(ModelError, match=r"can't load the model .*short\.gguf: \w+") as caught:
+        LlamaWeights(path)
+    assert "no reason" not in str(caught.value)
+
+
+def test_unknown_architecture(tiny_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(tiny_path.read_bytes().replace(b"llama", b"nosuc"))
+    with pytest.raises(ModelError, match=r"other\.gguf: unknown model architecture: 'nosuc'"):
+        LlamaWeights(path)
+
+
+_WITHOUT = """
+import sys
+sys.modules["llama_cpp"] = None
+from edge_client.draft.llama import LlamaWeights
+from specwire.errors import ModelError
+try:
+    LlamaWeights(sys.argv[1])
+except ModelError as error:
+    print(error)
+"""
+
+
+def test_without_llama_cpp_installed(tiny_path: Path) -> None:
+    result = run_python(_WITHOUT, tiny_path)
+    assert result.stdout.strip() == (
+        "llama-cpp-python is not installed; install with: pip install 'specwire[edge]'"
+    ), result.stderr
+
+
+def test_llama_says_nothing_unless_asked(
+    tiny_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with LlamaWeights(tiny_path) as weights, LlamaDraft(weights, context=64, threads=1) as draft:
+        draft.extend([5])
+    assert capfd.readouterr() == ("", "")
+    caplog.set_level(logging.DEBUG, logger="edge_client.draft.llama")
+    LlamaWeights(tiny_path).close()
+    assert len(caplog.records) > 10
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+
+
+# ── vocabulary ───────────────────────────────────────────────────────────────────────
+
+
+def test_what_the_file_says(tiny: LlamaWeights) -> None:
+    assert tiny.name == "tiny"
+    assert tiny.train_context == LONG
+    assert tiny.chat_template == CHAT_TEMPLATE
+    assert tiny.vocabulary.end_ids == {0, 2}
+    assert tiny.vocabulary.bos_id is None
+
+
+def test_padding_at_the_end_is_left_out(tiny: LlamaWeights) -> None:
+    assert tiny.width == SIZE + 20
+    assert len(tiny.vocabulary) == SIZE
+    assert tiny.vocabulary.padding_ids == ()
+
+
+def test_padding_inside_special_names_and_bos(tmp_path: Path) -> None:
+    path = write_tiny_gguf(
+        tmp_path / "odd.gguf", padded_vocab=SIZE + 5, renamed={SIZE + 3: "Ġnew"}, add_bos=True
+    )
+    with LlamaWeights(path) as weights:
+        vocabulary = weights.vocabulary
+        assert weights.chat_template is None
+    assert len(vocabulary) == SIZE + 4
+    assert vocabulary.padding_ids == (SIZE, SIZE + 1, SIZE + 2)
+    assert vocabulary.pieces[SIZE] == b""
+    assert vocabulary.bos_id == SPECIALS.index("<|im_start|>")
+
+
+def test_pieces_of_control_added_and_ordinary_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "kinds.gguf"
+    write_tiny_gguf(path, specials=(*SPECIALS, "<tool>", "[PAD4]"))
+    _set_token_types(path, {3: 4, 4: 3})  # <tool> becomes an added token, [PAD4] stays control
+    with LlamaWeights(path) as weights:
+        vocabulary = weights.vocabulary
+    assert vocabulary.names[:5] == (*SPECIALS, "<tool>", "[PAD4]")
+    assert vocabulary.pieces[:5] == (b"", b"", b"", b"<tool>", b"")
+    assert vocabulary.pieces[5:] == FULL
+
+
+def _set_token_types(path: Path, types: dict[int, int]) -> None:
+    from gguf import GGUFReader
+
+    reader = GGUFReader(path, "r+")
+    field = reader.fields["tokenizer.ggml.token_type"]
+    for id_, kind in types.items():
+        field.parts[field.data[id_]][0] = kind
+    reader.data.flush()
+
+
+@pytest.mark.real
+def test_real_vocabulary(real: LlamaWeights) -> None:
+    vocabulary = real.vocabulary
+    assert len(vocabulary) == real.width == 49152
+    assert real.train_context == 8192
+    assert real.chat_template is not None
+    assert vocabulary.bos_id is None
+    assert {0, 2} <= vocabulary.end_ids
+    assert vocabulary.pieces[:17] == (b"",) * 17
+    assert all(
+        piece == byte_level_piece(name)
+        for name, piece in zip(vocabulary.names[17:], vocabulary.pieces[17:], strict=True)
+        if name is not None
+    )
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_real_vocabulary_agrees_with_transformers(real: LlamaWeights) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        real.path.parent, gguf_file=real.path.name
+    )
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    assert list(real.vocabulary.names) == names
+    for text in (
+        "thumbs 👍🏽 up, family 👨‍👩‍👧",
+        "안녕하세요, 세계!",
+        "नमस्ते दुनिया",
+        " naïve café\t\r\n  end ",
+    ):
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        assert real.vocabulary.decode(encoded).decode("utf-8") == text
+
+
+# ── threads (E3) ─────────────────────────────────────────────────────────────────────
+
+EIGHT = range(8)
+OWN_CORE = {cpu: str(cpu) for cpu in EIGHT}
+BIG_LITTLE = {cpu: 2.8 if cpu in (3, 7) else 1.8 for cpu in EIGHT}
+
+
+def test_slow_cores_are_left_out() -> None:
+    assert choose_threads(EIGHT, speed=BIG_LITTLE, core=OWN_CORE) == 2
+
+
+def test_only_allowed_cpus_count() -> None:
+    assert choose_threads([0, 1, 2, 3], speed=BIG_LITTLE, core=OWN_CORE) == 1
+    assert choose_threads([0, 1, 2], speed=BIG_LITTLE, core=OWN_CORE) == 3
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 1), (2.0, 2), (3.9, 3), (99, 8)])
+def test_quota(quota: float, expected: int) -> None:
+    assert choose_threads(EIGHT, core=OWN_CORE, quota=quota) == expected
+
+
+def test_hyperthreads_share_a_core() -> None:
+    assert choose_threads(EIGHT, core={cpu: f"{cpu % 4}" for cpu in EIGHT}) == 4
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(0, 1), (1, 1), (2, 1), (8, 4), (128, 8)])
+def test_without_any_reading_half_the_logical_cpus(cpus: int, expected: int) -> None:
+    assert choose_threads(range(cpus)) == expected
+
+
+def test_speeds_of_some_cpus_only_are_ignored() -> None:
+    assert choose_threads(EIGHT, speed={0: 9.0}, core=OWN_CORE) == 8
+
+
+def test_never_more_than_the_cap() -> None:
+    cpus = range(64)
+    assert choose_threads(cpus, core={c: str(c) for c in cpus}) == MAX_DEFAULT_THREADS
+
+
+def _machine(root: Path, files: dict[str, dict[int, object]]) -> Path:
+    for name, values in files.items():
+        for cpu, value in values.items():
+            path = root / f"sys/devices/system/cpu/cpu{cpu}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{value}\n")
+    return root
+
+
+@pytest.fixture
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(EIGHT), raising=False)
+
+
+SIBLINGS: dict[int, object] = dict(OWN_CORE)
+
+
+@pytest.mark.usefixtures("eight_cpus")
+def test_reads_maximal_frequencies(tmp_path: Path) -> None:
+    frequency: dict[int, object] = {cpu: 2_840_000 if cpu >= 6 else 1_800_000 for cpu in EIGHT}
+    files = {"cpufreq/cpuinfo_max_freq": frequency, "topology/thread_siblings_list": SIBLINGS}
+    assert default_threads(_machine(tmp_path, files)) == 2
+
+
+@pytest.mark.usefixtures("eight_cpus")
+def test_prefers_capacities_where_they_differ(tmp_path: Path) -> None:
+    capacity: dict[int, object] = {**dict.fromkeys(EIGHT, 350), 5: 760, 6: 760, 7: 1024}
+    frequency: dict[int, object] = dict.fromkeys(EIGHT, 2_000_000)
+    files = {
+        "cpu_capacity": capacity,
+        "cpufreq/cpuinfo_max_freq": frequency,
+        "topology/thread_siblings_list": SIBLINGS,
+    }
+    assert default_threads(_machine(tmp_path, files)) == 3
+
+
+@pytest.mark.usefixtures("eight_cpus")
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 1),
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/user/app", {"cpu.max": "800000 100000", "user/cpu.max": "300000 100000"}, 3),
+        (
+            "3:memory:/x\n2:cpu,cpuacct:/box",
+            {"cpu/box/cpu.cfs_quota_us": "250000", "cpu/box/cpu.cfs_period_us": "100000"},
+            2,
+        ),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_reads_cgroup_quotas(
+    tmp_path: Path, membership: str, files: dict[str, str], expected: int
+) -> None:
+    root = _machine(tmp_path, {"topology/thread_siblings_list": SIBLINGS})
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(membership + "\n")
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert default_threads(root) == expected
+
+
+@pytest.mark.usefixtures("eight_cpus")
+def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
+    assert default_threads(tmp_path) == 4
+
+
+def test_this_machine() -> None:
+    assert 1 <= default_threads() <= (os.cpu_count() or 1)
