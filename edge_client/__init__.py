@@ -1,1 +1,15 @@
-"""The edge client: drafts tokens on the device and lets the cloud verify them."""
+"""The edge: drafts on this device, generates with a target in the cloud."""
+
+from edge_client.client import EdgeClient, TokenStream
+from edge_client.options import GenerateOptions, Mode, Verification
+from edge_client.result import Result, Token
+
+__all__ = [
+    "EdgeClient",
+    "GenerateOptions",
+    "Mode",
+    "Result",
+    "Token",
+    "TokenStream",
+    "Verification",
+]

@@ -156,6 +156,8 @@ class EdgeSession:
         self._asked_at = -1  # position of the last empty proposal
         self._number = 0
         self._exhausted_at = -1  # the draft had nothing to say at this position
+        self._opened_pacing = request.pacing
+        self._pacing_told = True  # the cloud knows the pacing in self.request
 
     # ------------------------------------------------------------------ state
 
@@ -254,6 +256,7 @@ class EdgeSession:
         self._output.extend(token.id for token in news)
         self._asked_at = -1
         self._chain.sent = 0
+        self._pacing_told = self.request.pacing == self._opened_pacing
         self._settle(frame.highest_chain)
         return news
 
@@ -376,12 +379,27 @@ class EdgeSession:
         if chain == self._chain.id:
             self._exhausted_at = self._chain.end
 
+    def stop_drafting(self) -> None:
+        """No draft will come any more: let the cloud run ahead instead of waiting."""
+        self.drafting = replace(self.drafting, gamma=0)
+        self._set_pacing(pb.PACING_RUN_AHEAD)
+
+    def _set_pacing(self, pacing: pb.Pacing) -> None:
+        if self.request.pacing != pacing:
+            self.request = replace(self.request, pacing=pacing)
+            self._pacing_told = False
+
     # -------------------------------------------------------------- proposals
 
     def next_proposal(self) -> pb.Proposal | None:
         """What to send now; None if more must be drafted or a verdict awaited."""
         if self.finished is not None or not self.opened:
             return None
+        if not self._pacing_told:
+            self._pacing_told = True
+            proposal = self._proposal([], [], self.frontier)
+            proposal.pacing = self.request.pacing
+            return proposal
         chain = self._chain
         unsent = chain.end - max(self._sent_end, self.frontier)
         ready = unsent >= max(self.drafting.gamma, 1) or self.draft_wanted() is None

@@ -1,0 +1,350 @@
+"""The Python API of the edge.
+
+    client = EdgeClient("127.0.0.1:7710")
+    print(client.generate("Once upon a time").text)
+
+    async for token in client.stream(messages=[("user", "Hi")]):
+        print(token.text, end="")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from edge_client import retry
+from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.models import resolve_draft
+from edge_client.draft.source import DraftRules, DraftSource, ModelSource
+from edge_client.draft.worker import DraftWorker
+from edge_client.generation import DraftSide, Generation, opening_frame
+from edge_client.link import Link
+from edge_client.options import GenerateOptions, Mode
+from edge_client.result import Result, Token
+from specwire.edge_session import EdgeSession
+from specwire.errors import BadRequest, SpecwireError, VersionMismatch
+from specwire.limits import PROTOCOL_VERSIONS
+from specwire.v1 import verifier_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+DRAFT_CONTEXT = 4096
+"""Tokens that a draft context holds at most; past them the target goes on alone."""
+
+Messages = Sequence[tuple[str, str]]
+
+
+class TokenStream:
+    """An answer under way: iterate over its tokens, then read `result`.
+
+    `result` is filled as tokens come and complete when the iteration is over.
+    """
+
+    def __init__(self, start: Callable[[TokenStream], AsyncIterator[Token]]) -> None:
+        self._start = start
+        self.result = Result()
+
+    def __aiter__(self) -> AsyncIterator[Token]:
+        return self._start(self)
+
+
+class EdgeClient:
+    """Generates with a target in the cloud and a draft on this machine.
+
+    May be made anywhere and used from any thread and event loop, by several
+    generations at once. The draft model is loaded by the first that needs it.
+
+    Args:
+        server: HOST:PORT of a verifier.
+        draft: a GGUF file, "builtin:smollm2", "builtin:smollm2-q2", or None for none.
+        threads: of the draft model; None lets the machine decide.
+        notify: called with one line for a person: progress and what went wrong.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        draft: str | None = None,
+        threads: int | None = None,
+        notify: Callable[[str], None] = logger.warning,
+    ) -> None:
+        host, colon, port = server.rpartition(":")
+        if not (colon and host and port.isdigit()):
+            raise BadRequest(f"the server must be HOST:PORT, not {server!r}")
+        self._server = server
+        self._draft_spec = draft
+        self._threads = threads
+        self._notify = notify
+        self._weights: LlamaWeights | None = None
+        self._draft_error: SpecwireError | None = None
+        self._load_lock = threading.Lock()
+        self._worker = DraftWorker()
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._own_thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------ generating
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Messages | None = None,
+        options: GenerateOptions | None = None,
+    ) -> TokenStream:
+        """Tokens of an answer, to be iterated over in a coroutine.
+
+        Args:
+            prompt: text, or token ids as they are. Either this or `messages`.
+            messages: (role, content) pairs, put through the target's chat template.
+            options: how to generate.
+
+        Raises:
+            BadRequest: there is not exactly one prompt.
+            SpecwireError: (while iterating) the verifier refused or can't be reached.
+        """
+        if (prompt is None) == (messages is None):
+            raise BadRequest("give either a prompt or messages")
+        chosen = options or GenerateOptions()
+        return TokenStream(lambda stream: self._tokens(stream, prompt, messages, chosen))
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Messages | None = None,
+        options: GenerateOptions | None = None,
+    ) -> Result:
+        """The whole answer at once; arguments and errors as `stream`."""
+        stream = self.stream(prompt, messages=messages, options=options)
+        async for _ in stream:
+            pass
+        return stream.result
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Messages | None = None,
+        options: GenerateOptions | None = None,
+    ) -> Result:
+        """`complete` without a coroutine: from a script, a thread or a notebook."""
+        work = self.complete(prompt, messages=messages, options=options)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _tokens(
+        self,
+        stream: TokenStream,
+        prompt: str | Sequence[int] | None,
+        messages: Messages | None,
+        options: GenerateOptions,
+    ) -> AsyncIterator[Token]:
+        link = self._link()
+        notices: list[str] = []
+
+        def notify(line: str) -> None:
+            notices.append(line)
+            self._notify(line)
+
+        served = await retry.retrying(
+            retry.CONNECT,
+            link.describe,
+            lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
+        )
+        _check_versions(served)
+        draft = await self._draft_side(served, options, notify)
+        if draft is None and options.mode is not Mode.STREAM:
+            options = _without_draft(options)
+        opening = opening_frame(
+            options,
+            fingerprint=draft.vocabulary.fingerprint if draft else b"",
+            return_text=draft is None,
+        )
+        _set_prompt(opening, prompt, messages)
+        generation = Generation(
+            link,
+            opening,
+            options,
+            draft=draft,
+            gamma_limit=served.limits.gamma,
+            notify=notify,
+        )
+        stream.result = generation.result
+        stream.result.notices = notices
+        async for token in generation:
+            yield token
+
+    # --------------------------------------------------------------- drafting
+
+    async def _draft_side(
+        self,
+        served: pb.DescribeResponse,
+        options: GenerateOptions,
+        notify: Callable[[str], None],
+    ) -> DraftSide | None:
+        """What to draft with, or None, with a notice that says why."""
+        if options.mode in (Mode.STREAM, Mode.TARGET_ONLY):
+            return None
+        if self._draft_spec is None:
+            notify("no draft model is set: the target generates alone")
+            return None
+        if options.gamma == 0:
+            notify("gamma is 0: the target generates alone")
+            return None
+        try:
+            weights = await asyncio.to_thread(self._load)
+        except SpecwireError as error:
+            notify(f"no draft ({error}): the target generates alone")
+            return None
+        if weights.vocabulary.fingerprint != served.vocabulary.fingerprint:
+            notify(
+                f"draft {weights.name} has another vocabulary ({len(weights.vocabulary)} tokens) "
+                f"than the target {served.model} ({served.vocabulary.size} tokens): "
+                "the target generates alone; use a draft of the target's family"
+            )
+            return None
+        return DraftSide(
+            self._worker,
+            lambda machine: self._source(weights, machine, options),
+            weights.vocabulary,
+            weights.name,
+        )
+
+    def _load(self) -> LlamaWeights:
+        with self._load_lock:
+            if self._draft_error is not None:
+                raise self._draft_error
+            if self._weights is None:
+                try:
+                    path = resolve_draft(self._draft_spec or "", self._notify)
+                    self._weights = LlamaWeights(path)
+                except SpecwireError as error:
+                    self._draft_error = error
+                    raise
+            return self._weights
+
+    def _source(
+        self, weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions
+    ) -> DraftSource:
+        longest = min(machine.max_frontier, DRAFT_CONTEXT, weights.train_context or DRAFT_CONTEXT)
+        rules = DraftRules(
+            params=options.sampling,
+            mode=machine.request.mode,
+            seed=machine.request.seed,
+            size=len(weights.vocabulary),
+            prompt_length=len(machine.request.prompt),
+            truncation=options.truncation,
+        )
+        return ModelSource(LlamaDraft(weights, context=longest, threads=self._threads), rules)
+
+    # ------------------------------------------------------------------ loops
+
+    def _link(self) -> Link:
+        """The link of the running event loop: a channel can't be shared between loops."""
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is None:
+            link = self._links[loop] = Link(self._server)
+        return link
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """A loop of our own for callers that have none, in a daemon thread."""
+        with self._load_lock:
+            if self._own_loop is None:
+                self._own_loop = asyncio.new_event_loop()
+                self._own_thread = threading.Thread(
+                    target=self._own_loop.run_forever, name="edge-client", daemon=True
+                )
+                self._own_thread.start()
+            return self._own_loop
+
+    async def aclose(self) -> None:
+        """Close the running loop's link, and the draft."""
+        link = self._links.pop(asyncio.get_running_loop(), None)
+        if link is not None:
+            await link.close()
+        await asyncio.to_thread(self._close_draft)
+
+    def close(self) -> None:
+        """Close what `generate` used, and the draft."""
+        loop, thread = self._own_loop, self._own_thread
+        if loop is not None and thread is not None:
+            link = self._links.pop(loop, None)
+            if link is not None:
+                asyncio.run_coroutine_threadsafe(link.close(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            self._own_loop = self._own_thread = None
+        self._close_draft()
+
+    def _close_draft(self) -> None:
+        self._worker.close()
+        with self._load_lock:
+            if self._weights is not None:
+                self._weights.close()
+                self._weights = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _check_versions(served: pb.DescribeResponse) -> None:
+    if not set(served.protocol_versions) & set(PROTOCOL_VERSIONS):
+        theirs = ", ".join(map(str, served.protocol_versions)) or "none"
+        ours = ", ".join(map(str, PROTOCOL_VERSIONS))
+        raise VersionMismatch(
+            f"the verifier speaks protocol version {theirs}, this client version {ours}; "
+            "install matching releases of specwire at both ends",
+            versions=tuple(served.protocol_versions),
+        )
+
+
+def _without_draft(options: GenerateOptions) -> GenerateOptions:
+    return replace(options, mode=Mode.TARGET_ONLY)
+
+
+def _set_prompt(
+    opening: pb.Open, prompt: str | Sequence[int] | None, messages: Messages | None
+) -> None:
+    if messages is not None:
+        for role, content in messages:
+            opening.chat.messages.add(role=role, content=content)
+    elif isinstance(prompt, str):
+        opening.text = prompt
+    elif prompt is not None:
+        try:
+            opening.ids.ids.extend(prompt)
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"the prompt must be text or token ids: {error}") from error

@@ -1,0 +1,80 @@
+"""From a draft model's logits to draft tokens and the q they were drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specwire.ports import DraftModel
+from specwire.qrow import QRow, Truncation, coupled_draft, draft_noise, draft_row, draw_row
+from specwire.sampling import History, SamplingParams
+from specwire.v1 import verifier_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A draft token and its q; no q in coupled mode."""
+
+    token: int
+    row: QRow | None
+
+
+class DraftSource(Protocol):
+    """Something that can guess the next token. Used by one thread at a time."""
+
+    def next(self, prefix: Sequence[int], chain: int) -> Drafted | None:
+        """The draft token that follows `prefix` in this chain; None if there is none to give."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+@dataclass(frozen=True)
+class DraftRules:
+    """What the session asks of its drafts.
+
+    size: of the vocabulary. prompt_length: where the output begins, for penalties.
+    """
+
+    params: SamplingParams
+    mode: pb.VerificationMode
+    seed: int
+    size: int
+    prompt_length: int
+    truncation: Truncation
+
+
+class ModelSource:
+    """Drafts with a model, by the session's own sampling parameters."""
+
+    def __init__(self, model: DraftModel, rules: DraftRules) -> None:
+        self._model = model
+        self._rules = rules
+
+    def next(self, prefix: Sequence[int], chain: int) -> Drafted | None:
+        """Draft one token; None where the prefix no longer fits the model's context."""
+        if len(prefix) > self._model.context:
+            return None
+        rules, position = self._rules, len(prefix)
+        logits = self._model.logits_after(prefix)
+        history = None
+        if rules.params.penalises:
+            cut = rules.prompt_length
+            history = History(prefix[:cut], prefix[cut:])
+        if rules.mode == pb.VERIFICATION_MODE_COUPLED:
+            token = coupled_draft(
+                logits,
+                rules.params,
+                seed=rules.seed,
+                position=position,
+                size=rules.size,
+                history=history,
+            )
+            return Drafted(token, None)
+        row = draft_row(logits, rules.params, rules.truncation, size=rules.size, history=history)
+        return Drafted(draw_row(row, draft_noise(rules.seed, position, chain)), row)
+
+    def close(self) -> None:
+        """Free the model's state."""
+        self._model.close()

@@ -1,0 +1,314 @@
+"""One generation: the session state machine between a stream and a drafting thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from edge_client import retry
+from edge_client.draft.source import Drafted, DraftSource
+from edge_client.draft.worker import DraftEvents, DraftRun, DraftWorker
+from edge_client.link import Link, Stream
+from edge_client.options import GenerateOptions, Mode
+from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
+from specwire.edge_session import CommittedToken, EdgeSession, Origin
+from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
+from specwire.limits import PROTOCOL_VERSIONS
+from specwire.request import SessionRequest
+from specwire.text import TextStream
+from specwire.v1 import verifier_pb2 as pb
+from specwire.vocabulary import Vocabulary
+
+MAX_FRUITLESS = 8
+"""Streams in a row that may break without a new token before the generation gives up."""
+
+SourceMaker: TypeAlias = Callable[[EdgeSession], DraftSource]
+
+
+@dataclass(frozen=True)
+class DraftSide:
+    """What a generation drafts with: where, what, and in which vocabulary."""
+
+    worker: DraftWorker
+    make_source: SourceMaker
+    vocabulary: Vocabulary
+    name: str
+
+
+class Generation:
+    """Runs one session to its end. Iterate over it once; then read `result`.
+
+    Survives a broken link: it resumes its session, or rebuilds it from seed and
+    committed tokens where the verifier no longer knows it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        opening: pb.Open,
+        options: GenerateOptions,
+        *,
+        draft: DraftSide | None,
+        gamma_limit: int,
+        notify: Callable[[str], None],
+    ) -> None:
+        self.result = Result(
+            mode=options.mode,
+            verification="coupled"
+            if opening.mode == pb.VERIFICATION_MODE_COUPLED
+            else "rejection",
+            draft=draft.name if draft else None,
+            gamma=min(options.gamma, gamma_limit) if draft else 0,
+        )
+        self._link = link
+        self._opening = opening
+        self._options = options
+        self._draft = draft
+        self._notify = notify
+        self._text = TextStream(options.stops)
+        self._machine = EdgeSession(
+            SessionRequest(
+                prompt=tuple(opening.ids.ids),
+                seed=opening.seed,
+                max_tokens=opening.max_tokens,
+                sampling=options.sampling,
+                mode=opening.mode,
+                pacing=opening.pacing,
+            ),
+            options.drafting(gamma_limit),
+            end_ids=draft.vocabulary.end_ids if draft else frozenset(),
+            weight_bits=options.truncation.weight_bits,
+        )
+        self._run: DraftRun | None = None
+        self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
+        self._began = time.perf_counter()
+        self._lost_session = False
+
+    # ------------------------------------------------------------- iteration
+
+    async def __aiter__(self) -> AsyncIterator[Token]:
+        """Tokens as they are committed.
+
+        Raises:
+            SpecwireError: the verifier refused, or can't be reached any more.
+        """
+        self._began = time.perf_counter()
+        fruitless = 0
+        try:
+            while self._machine.finished is None:
+                before = self._machine.frontier
+                try:
+                    async for token in self._converse():
+                        yield token
+                except SessionNotFound:
+                    if not self._machine.opened:
+                        raise
+                    self._lost_session = True
+                except (*retry.TRANSIENT, Unconnected, Superseded) as error:
+                    fruitless = 0 if self._machine.frontier > before else fruitless + 1
+                    if fruitless >= MAX_FRUITLESS:
+                        raise
+                    await self._pause(error, fruitless)
+                else:
+                    if self._machine.finished is None:
+                        raise LinkError("the verifier ended the stream before the text was done")
+            for token in self._tail():
+                yield token
+        finally:
+            if self._run is not None and self._draft is not None:
+                self._draft.worker.close_run(self._run)
+            self._settle_result()
+
+    async def _pause(self, error: SpecwireError, fruitless: int) -> None:
+        self._notify(f"link lost ({error}); resuming")
+        self.result.reconnections += 1
+        if fruitless:
+            await asyncio.sleep(min(0.1 * 2**fruitless, 2.0))
+
+    async def _converse(self) -> AsyncIterator[Token]:
+        """One stream, from Open or Resume to its end or its breaking."""
+        async with contextlib.AsyncExitStack() as stack:
+            stream, opened = await self._connect(stack)
+            writer: asyncio.Task[None] | None = None
+            try:
+                for token in self._deliver(self._machine.on_opened(opened)):
+                    yield token
+                self._lost_session = False
+                if self._draft is not None:
+                    self._begin_drafting(self._draft)
+                    self._outgoing = asyncio.Queue()
+                    self._pump()
+                    writer = asyncio.create_task(self._write(stream, self._outgoing))
+                while self._machine.finished is None:
+                    frame = await stream.receive()
+                    if frame is None:
+                        return
+                    committed = self._take(frame)
+                    self._pump()
+                    for token in self._deliver(committed):
+                        yield token
+            finally:
+                if writer is not None:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
+                self.result.bytes_up += stream.bytes_up
+                self.result.bytes_down += stream.bytes_down
+
+    # ------------------------------------------------------------ connecting
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> tuple[Stream, pb.Opened]:
+        """A stream whose session is open, with bounded attempts."""
+
+        async def attempt() -> tuple[Stream, pb.Opened]:
+            async with contextlib.AsyncExitStack() as trial:
+                stream = await trial.enter_async_context(self._stream())
+                frame = await stream.receive()
+                if frame is None or frame.WhichOneof("kind") != "opened":
+                    raise LinkError("the verifier did not answer the opening")
+                stack.push_async_exit(trial.pop_all())
+                return stream, frame.opened
+
+        policy = retry.RESUME if self._machine.opened else retry.CONNECT
+        return await retry.retrying(
+            policy,
+            attempt,
+            lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
+        )
+
+    def _stream(self) -> contextlib.AbstractAsyncContextManager[Stream]:
+        machine = self._machine
+        if machine.opened and not self._lost_session:
+            return self._link.decode(pb.EdgeFrame(resume=machine.resume_frame()))
+        opening = self._opening
+        if machine.opened:
+            opening = machine.rebuild_frame(opening)
+            opening.open_key = secrets.token_bytes(16)
+        if self._options.mode in (Mode.STREAM, Mode.TARGET_ONLY):
+            return self._link.generate(opening)
+        return self._link.decode(pb.EdgeFrame(open=opening))
+
+    # ---------------------------------------------------------------- frames
+
+    def _take(self, frame: pb.CloudFrame) -> list[CommittedToken]:
+        kind = frame.WhichOneof("kind")
+        if kind == "verdict":
+            return self._machine.on_verdict(frame.verdict)
+        if kind == "finished":
+            self._machine.on_finished(frame.finished)
+        return []
+
+    def _deliver(self, committed: list[CommittedToken]) -> list[Token]:
+        if committed and not self.result.token_ids:
+            self.result.ttft_s = time.perf_counter() - self._began
+        tokens = []
+        for item in committed:
+            token = Token(
+                item.id,
+                self._text.feed(self._piece(item)),
+                item.origin,
+                item.position,
+                read_logprobs(item.logprobs),
+            )
+            self._account(token)
+            tokens.append(token)
+        return tokens
+
+    def _piece(self, item: CommittedToken) -> bytes:
+        if self._draft is not None:
+            return self._draft.vocabulary.pieces[item.id]
+        return item.text or b""
+
+    def _account(self, token: Token) -> None:
+        result = self.result
+        result.text += token.text
+        if token.id is not None:
+            result.token_ids.append(token.id)
+            result.origins[token.origin] = result.origins.get(token.origin, 0) + 1
+        if self._options.logprobs is not None and token.logprob is not None:
+            result.logprobs = [*(result.logprobs or []), token.logprob]
+
+    def _tail(self) -> list[Token]:
+        text = self._text.finish()
+        if not text:
+            return []
+        token = Token(None, text, Origin.RUN_AHEAD, self._machine.frontier)
+        self._account(token)
+        return [token]
+
+    def _settle_result(self) -> None:
+        machine, result = self._machine, self.result
+        result.duration_s = time.perf_counter() - self._began
+        result.counts = machine.counts
+        result.seed = machine.request.seed
+        result.model = machine.model
+        result.prompt_tokens = len(machine.request.prompt)
+        if machine.finished is not None:
+            result.finish_reason = FINISH_REASONS.get(machine.finished.reason, "unknown")
+            result.cached_prompt_tokens = machine.finished.usage.cached_prompt_tokens
+
+    # -------------------------------------------------------------- drafting
+
+    def _begin_drafting(self, draft: DraftSide) -> None:
+        if self._run is None:
+            events = DraftEvents(self._on_draft, self._on_exhausted, self._on_draft_failed)
+            self._run = draft.worker.open(draft.make_source(self._machine), events)
+
+    def _pump(self) -> None:
+        """Send what is ready, and tell the drafting thread what is wanted."""
+        if self._run is None or self._draft is None:
+            return
+        machine = self._machine
+        while (proposal := machine.next_proposal()) is not None:
+            self._outgoing.put_nowait(proposal)
+        wanted = machine.draft_wanted()
+        if wanted is not None:
+            start, stop = wanted.start, wanted.start + wanted.count
+            self._draft.worker.aim(
+                self._run, wanted.chain, lambda: machine.prefix(start), stop
+            )
+
+    def _on_draft(self, chain: int, drafted: Drafted) -> None:
+        if self._machine.add_draft(chain, drafted.token, drafted.row):
+            self._pump()
+
+    def _on_exhausted(self, chain: int) -> None:
+        self._machine.draft_exhausted(chain)
+        self._pump()
+
+    def _on_draft_failed(self, error: Exception) -> None:
+        self._notify(f"the draft failed ({error}); going on without it")
+        self._machine.stop_drafting()
+        self._pump()
+
+    async def _write(self, stream: Stream, outgoing: asyncio.Queue[pb.Proposal]) -> None:
+        # A broken stream also ends the reading side, which knows what to do about it.
+        with contextlib.suppress(SpecwireError):
+            while True:
+                await stream.send(pb.EdgeFrame(proposal=await outgoing.get()))
+
+
+def opening_frame(
+    options: GenerateOptions, *, fingerprint: bytes, return_text: bool
+) -> pb.Open:
+    """The Open frame that asks for `options`, without a prompt."""
+    frame = pb.Open(
+        protocol_version=PROTOCOL_VERSIONS[-1],
+        sampling=options.sampling.to_proto(),
+        max_tokens=options.max_tokens,
+        stops=options.stops,
+        mode=options.rule,
+        pacing=options.pacing,
+        vocabulary_fingerprint=fingerprint,
+        open_key=secrets.token_bytes(16),
+        return_text=return_text,
+    )
+    if options.seed is not None:
+        frame.seed = options.seed
+    if options.logprobs is not None:
+        frame.logprobs = options.logprobs
+    return frame

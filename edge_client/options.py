@@ -1,0 +1,97 @@
+"""What a caller can ask of one generation, and how it is carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from specwire.edge_session import Drafting
+from specwire.errors import BadRequest
+from specwire.qrow import Truncation
+from specwire.sampling import SamplingParams
+from specwire.v1 import verifier_pb2 as pb
+
+
+class Mode(StrEnum):
+    """How edge and cloud share the work."""
+
+    SYNC = "sync"  # draft, send, wait for the verdict
+    PIPELINE = "pipeline"  # go on drafting while verdicts are under way
+    RUN_AHEAD = "run-ahead"  # the cloud never waits; drafts that come in time help
+    STREAM = "stream"  # no drafts: plain token streaming
+    TARGET_ONLY = "target-only"  # as stream, because there is no usable draft
+
+
+class Verification(StrEnum):
+    """Which rule of acceptance a session uses."""
+
+    AUTO = "auto"  # coupled where the cloud never waits, rejection where it does
+    REJECTION = "rejection"
+    COUPLED = "coupled"
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """One generation.
+
+    max_tokens: of output. stops: the text ends before the first of them.
+    seed: of every draw; None lets the verifier choose.
+    gamma: most draft tokens in a proposal; 0 uses no draft.
+    window: most draft tokens under way at once, in modes that don't wait.
+    logprobs: None for none, else how many likeliest tokens beside each token's own.
+
+    Raises:
+        BadRequest: a value is out of range.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = 256
+    stops: tuple[str, ...] = ()
+    seed: int | None = None
+    mode: Mode = Mode.RUN_AHEAD
+    verification: Verification = Verification.AUTO
+    gamma: int = 4
+    window: int = 24
+    logprobs: int | None = None
+    truncation: Truncation = field(default_factory=Truncation)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise BadRequest(f"max_tokens must be 1 or more, not {self.max_tokens}")
+        if self.seed is not None and not 0 <= self.seed < 1 << 64:
+            raise BadRequest(f"seed must be between 0 and 2^64 − 1, not {self.seed}")
+        if self.gamma < 0:
+            raise BadRequest(f"gamma must be 0 or more, not {self.gamma}")
+        if self.window < 1:
+            raise BadRequest(f"window must be 1 or more, not {self.window}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise BadRequest(f"logprobs must be 0 or more, not {self.logprobs}")
+        if any(not stop for stop in self.stops):
+            raise BadRequest("an empty stop string would stop at once; leave it out")
+
+    @property
+    def pacing(self) -> pb.Pacing:
+        """What the cloud does when it has no draft."""
+        waits = self.mode in (Mode.SYNC, Mode.PIPELINE)
+        return pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD
+
+    @property
+    def rule(self) -> pb.VerificationMode:
+        """The rule of acceptance.
+
+        While the cloud runs ahead, a draft must agree with tokens the target drew
+        meanwhile, which shared noise makes likely. Greedy drafts agree without it.
+        """
+        if self.verification is Verification.AUTO:
+            shares = self.pacing == pb.PACING_RUN_AHEAD and not self.sampling.greedy
+            return pb.VERIFICATION_MODE_COUPLED if shares else pb.VERIFICATION_MODE_REJECTION
+        if self.verification is Verification.COUPLED:
+            return pb.VERIFICATION_MODE_COUPLED
+        return pb.VERIFICATION_MODE_REJECTION
+
+    def drafting(self, limit: int) -> Drafting:
+        """How the edge drafts under a verifier that takes `limit` tokens in a proposal."""
+        gamma = min(self.gamma, limit)
+        return Drafting(
+            gamma, pipeline=self.mode is not Mode.SYNC, window=max(self.window, gamma, 1)
+        )

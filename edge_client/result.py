@@ -1,0 +1,132 @@
+"""What a generation gives back: tokens as they come, and the account at the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specwire.edge_session import Counts, Origin
+from specwire.v1 import verifier_pb2 as pb
+
+FINISH_REASONS = {
+    pb.FINISH_REASON_END_TOKEN: "stop",
+    pb.FINISH_REASON_STOP_STRING: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_CLOSED: "closed",
+}
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Natural-log probabilities at one position, of the target's raw distribution."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One committed token.
+
+    text: what it makes certain; characters and possible stop strings that are not
+        complete yet come with a later token. A last item with id None carries text
+        that was held back to the end.
+    """
+
+    id: int | None
+    text: str
+    origin: Origin
+    position: int
+    logprob: TokenLogprob | None = None
+
+
+@dataclass
+class Result:
+    """The account of one generation. Times are in seconds, bytes are payload."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    mode: str = ""
+    verification: str = ""
+    seed: int = 0
+    model: str = ""
+    draft: str | None = None
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    gamma: int = 0
+    counts: Counts = field(default_factory=Counts)
+    origins: dict[str, int] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    reconnections: int = 0
+    ttft_s: float = 0.0
+    duration_s: float = 0.0
+    logprobs: list[TokenLogprob] | None = None
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the whole time, the opening and the prompt included."""
+        return len(self.token_ids) / self.duration_s if self.duration_s > 0 else 0.0
+
+    @property
+    def round_trips_saved(self) -> int:
+        """Output tokens minus verdicts: what asking for each token would have cost more."""
+        return len(self.token_ids) - self.counts.rounds
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for one JSON object; documented in docs/cli.md."""
+        counts = self.counts
+        result: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "usage": {
+                "prompt_tokens": self.prompt_tokens,
+                "cached_prompt_tokens": self.cached_prompt_tokens,
+                "output_tokens": len(self.token_ids),
+            },
+            "mode": self.mode,
+            "verification": self.verification,
+            "gamma": self.gamma,
+            "rounds": counts.rounds,
+            "round_trips_saved": self.round_trips_saved,
+            "proposals": counts.proposals,
+            "proposed": counts.proposed,
+            "examined": counts.examined,
+            "accepted": counts.accepted,
+            "alpha": counts.alpha,
+            "examined_by_position": counts.examined_by_position,
+            "accepted_by_position": counts.accepted_by_position,
+            "alpha_by_position": [
+                a / e
+                for a, e in zip(
+                    counts.accepted_by_position, counts.examined_by_position, strict=True
+                )
+            ],
+            "origins": self.origins,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "reconnections": self.reconnections,
+            "ttft_s": round(self.ttft_s, 6),
+            "duration_s": round(self.duration_s, 6),
+            "tokens_per_s": round(self.tokens_per_s, 3),
+            "seed": self.seed,
+            "model": self.model,
+            "draft": self.draft,
+            "notices": self.notices,
+        }
+        if self.logprobs is not None:
+            result["logprobs"] = [asdict(item) for item in self.logprobs]
+        return result
+
+
+def read_logprobs(message: pb.TokenLogprobs | None) -> TokenLogprob | None:
+    """The message in plain values; None where there is none."""
+    if message is None or math.isnan(message.logprob):
+        return None
+    return TokenLogprob(
+        message.logprob, tuple(zip(message.top_ids, message.top_logprobs, strict=True))
+    )
