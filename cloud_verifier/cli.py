@@ -53,9 +53,7 @@ async def _serve(settings: Settings, target: Target) -> None:
         sessions=settings.sessions,
         idle_s=settings.idle_s,
     )
-    server = VerifierServer(
-        target.backend, target.encoder, listen=settings.listen, limits=limits
-    )
+    server = VerifierServer(target.backend, target.encoder, listen=settings.listen, limits=limits)
     await server.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from transformers import modeling_gguf_pytorch_utils as gguf_utils
 from transformers.utils import logging as transformers_logging
 
 from cloud_verifier.backends.architecture import check_architecture, token_width
-from cloud_verifier.backends.load import Source
+from cloud_verifier.backends.source import Source
 from cloud_verifier.backends.tokenizer import TargetTokenizer
 from cloud_verifier.backends.transformers_backend import TransformersBackend
 from specwire.errors import ModelError, SpecwireError

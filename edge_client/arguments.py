@@ -1,0 +1,156 @@
+"""The command line of `edge-client`, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from edge_client.options import GenerateOptions, Mode, Verification
+from specwire import __version__
+from specwire.sampling import SamplingParams
+
+EXIT_CODES = """\
+exit codes:
+  0    the text is complete
+  1    the verifier refused, or a model can't be used
+  2    wrong arguments, or a value out of range
+  3    the verifier can't be reached, or the link was lost for good
+  130  interrupted
+"""
+
+DEFAULT_SERVER = "127.0.0.1:7710"
+DEFAULT_DRAFT = "builtin:smollm2-q2"
+DEFAULT_TEMPERATURE = 0.7
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; exits with 2 and a message if it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="edge-client",
+        description="Generate with a target model in the cloud and a draft model here.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"specwire {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    generate = _command(commands, "generate", "continue a prompt, or answer it with --chat")
+    generate.add_argument(
+        "prompt", nargs="?", help="text; read from standard input if absent or '-'"
+    )
+    generate.add_argument(
+        "--chat",
+        action="store_true",
+        help="send the prompt as a user's message through the target's chat template",
+    )
+    generate.add_argument("--json", action="store_true", help="print one JSON object instead")
+    generate.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="in the JSON object, each token's log-probability and the N likeliest",
+    )
+    generate.add_argument("--quiet", action="store_true", help="no account at the end")
+    _command(commands, "chat", "talk with the target, line by line")
+    return parser.parse_args(argv)
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--draft",
+        default=DEFAULT_DRAFT,
+        help="a GGUF file, builtin:smollm2, builtin:smollm2-q2, or none (default: %(default)s)",
+    )
+    parser.add_argument("--threads", type=int, help="of the draft model (default: fast cores)")
+    parser.add_argument("--system", help="a system message, with chat")
+    _add_generation(parser.add_argument_group("how to draft and verify"))
+    _add_sampling(parser.add_argument_group("how to draw"))
+    return parser
+
+
+def _add_generation(group: argparse._ArgumentGroup) -> None:
+    defaults = GenerateOptions()
+    group.add_argument(
+        "--mode",
+        type=Mode,
+        choices=[Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.STREAM],
+        default=defaults.mode,
+        metavar="{sync,pipeline,run-ahead,stream}",
+        help="sync waits for each verdict; pipeline drafts on meanwhile; with run-ahead the "
+        "cloud does not wait either; stream uses no draft (default: %(default)s)",
+    )
+    group.add_argument(
+        "--verification",
+        type=Verification,
+        choices=list(Verification),
+        default=defaults.verification,
+        metavar="{auto,rejection,coupled}",
+        help="rule of acceptance (default: %(default)s)",
+    )
+    group.add_argument(
+        "--gamma",
+        type=int,
+        default=defaults.gamma,
+        help="most draft tokens in a proposal; 0 for none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--window",
+        type=int,
+        default=defaults.window,
+        help="most draft tokens under way, in pipeline and run-ahead (default: %(default)s)",
+    )
+
+
+def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--temperature", type=float, default=DEFAULT_TEMPERATURE, help="default: %(default)s"
+    )
+    group.add_argument("--top-k", type=int, default=0, help="default: off")
+    group.add_argument("--top-p", type=float, default=1.0, help="default: off")
+    group.add_argument("--min-p", type=float, default=0.0, help="default: off")
+    group.add_argument("--repetition-penalty", type=float, default=1.0, help="default: off")
+    group.add_argument("--presence-penalty", type=float, default=0.0, help="default: off")
+    group.add_argument("--frequency-penalty", type=float, default=0.0, help="default: off")
+    group.add_argument("--seed", type=int, help="of every draw (default: the verifier's choice)")
+    group.add_argument("--max-tokens", type=int, default=256, help="default: %(default)s")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeat"
+    )
+
+
+def options_from(args: argparse.Namespace) -> GenerateOptions:
+    """The options that the arguments ask for.
+
+    Raises:
+        BadRequest: a value is out of range.
+    """
+    return GenerateOptions(
+        sampling=SamplingParams(
+            temperature=args.temperature,
+            top_k=args.top_k,
+            top_p=args.top_p,
+            min_p=args.min_p,
+            repetition_penalty=args.repetition_penalty,
+            presence_penalty=args.presence_penalty,
+            frequency_penalty=args.frequency_penalty,
+        ),
+        max_tokens=args.max_tokens,
+        stops=tuple(args.stop),
+        seed=args.seed,
+        mode=args.mode,
+        verification=args.verification,
+        gamma=args.gamma,
+        window=args.window,
+        logprobs=getattr(args, "logprobs", None),
+    )

@@ -1,0 +1,86 @@
+"""The `edge-client` command. Exit codes are in `arguments.EXIT_CODES`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+from edge_client import render
+from edge_client.arguments import options_from, parse
+from edge_client.chat import chat
+from edge_client.client import EdgeClient
+from edge_client.options import GenerateOptions
+from specwire.errors import BadRequest, Draining, LinkError, SpecwireError
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args = parse(argv)
+    try:
+        options = options_from(args)
+        draft = None if args.draft == "none" else args.draft
+        client = EdgeClient(
+            args.server, draft=draft, threads=args.threads, notify=render.notice
+        )
+        if args.command == "chat":
+            chat(client, options, system=args.system)
+        else:
+            asyncio.run(_generate(client, args, options))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; there is nobody to complain to.
+        sys.stderr.close()
+        return 0
+    except SpecwireError as error:
+        print(f"edge-client: {error}", file=sys.stderr)
+        return _exit_code(error)
+    return 0
+
+
+def _exit_code(error: SpecwireError) -> int:
+    if isinstance(error, BadRequest):
+        return EXIT_USAGE
+    if isinstance(error, (LinkError, Draining)):
+        return EXIT_UNREACHABLE
+    return EXIT_REFUSED
+
+
+async def _generate(
+    client: EdgeClient, args: argparse.Namespace, options: GenerateOptions
+) -> None:
+    prompt = args.prompt
+    if prompt is None or prompt == "-":
+        prompt = sys.stdin.read()
+    if args.chat:
+        system = [("system", args.system)] if args.system is not None else []
+        stream = client.stream(messages=[*system, ("user", prompt)], options=options)
+    elif args.system is not None:
+        raise BadRequest("--system needs --chat: a plain prompt has no system message")
+    else:
+        stream = client.stream(prompt, options=options)
+    colour = render.wants_colour(sys.stdout)
+    writer = render.TokenWriter(sys.stdout, colour=colour)
+    async with client:
+        try:
+            async for token in stream:
+                if not args.json:
+                    writer.write(token)
+        finally:
+            writer.end()
+    if args.json:
+        print(json.dumps(stream.result.to_json(), ensure_ascii=False))
+    elif not args.quiet:
+        render.notice(render.summary(stream.result, colour=colour))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What a person sees: coloured tokens, notices, and the account at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from edge_client.result import Result, Token
+from specwire.edge_session import Origin
+
+_RESET = "\x1b[0m"
+_DIM = "\x1b[2m"
+_COLOURS = {
+    Origin.ACCEPTED: "\x1b[32m",  # green
+    Origin.CORRECTION: "\x1b[31m",  # red
+    Origin.BONUS: "\x1b[36m",  # cyan
+    Origin.RUN_AHEAD: "\x1b[33m",  # yellow
+    Origin.CAUGHT_UP: "\x1b[35m",  # magenta
+}
+
+
+def wants_colour(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
+    """Whether to colour: on a terminal that can, unless NO_COLOR is set (no-color.org)."""
+    return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
+
+
+class TokenWriter:
+    """Writes tokens as they come, each in the colour of who wrote it."""
+
+    def __init__(self, stream: TextIO, *, colour: bool) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._ends_line = True
+
+    def write(self, token: Token) -> None:
+        """Show one token's text at once."""
+        if not token.text:
+            return
+        text = token.text
+        self._ends_line = text.endswith("\n")
+        if self._colour:
+            text = f"{_COLOURS[token.origin]}{text}{_RESET}"
+        self._stream.write(text)
+        self._stream.flush()
+
+    def end(self) -> None:
+        """End the line, if the text has not."""
+        if not self._ends_line:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._ends_line = True
+
+
+def notice(line: str) -> None:
+    """Tell a person something, beside the text."""
+    if wants_colour(sys.stderr):
+        line = f"{_DIM}{line}{_RESET}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def summary(result: Result, *, colour: bool) -> str:
+    """A few lines about a generation: who wrote the text, and what it took."""
+    counts, tokens = result.counts, len(result.token_ids)
+    lines = [
+        f"{tokens} tokens in {result.duration_s:.2f} s: {result.tokens_per_s:.1f} tokens/s, "
+        f"first after {_time(result.ttft_s)}"
+        f" · mode {result.mode}, {result.verification} · finish: {result.finish_reason}",
+        f"{counts.rounds} rounds, {result.round_trips_saved} round trips saved · "
+        f"{counts.proposed} drafted and sent, {counts.examined} examined, "
+        f"{counts.accepted} accepted{_alpha(result)} · "
+        f"{result.bytes_up} bytes up, {result.bytes_down} down",
+    ]
+    if result.draft is not None:
+        authors = [
+            _paint(f"{result.origins[origin]} {origin}", origin, colour)
+            for origin in Origin
+            if result.origins.get(origin)
+        ]
+        lines.append("written by: " + ", ".join(authors))
+    return "\n".join(lines)
+
+
+def _alpha(result: Result) -> str:
+    alpha = result.counts.alpha
+    return "" if alpha is None else f" (α {alpha:.2f})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"
+
+
+def _paint(text: str, origin: Origin, colour: bool) -> str:
+    return f"{_COLOURS[origin]}{text}{_RESET}" if colour else text
