@@ -82,20 +82,19 @@ class Engine:
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """One forward for all jobs; a fault of one session's row is that session's alone."""
-        fresh = [self._backend.open() if job.sequence is None else None for job in jobs]
-        handles = [
-            new if job.sequence is None else job.sequence
-            for job, new in zip(jobs, fresh, strict=True)
-        ]
+        handles, fresh = [], []
+        for job in jobs:
+            if job.sequence is None:
+                fresh.append(self._backend.open())
+            handles.append(fresh[-1] if job.sequence is None else job.sequence)
         started = time.perf_counter()
         try:
             logits = self._backend.forward(
                 [_step(job, handle) for job, handle in zip(jobs, handles, strict=True)]
             )
         except BaseException:
-            for new in fresh:
-                if new is not None:
-                    self._backend.close(new)
+            for handle in fresh:
+                self._backend.close(handle)
             raise
         timing = (started, int((time.perf_counter() - started) * 1e6))
         return [

@@ -75,7 +75,7 @@ class Scheduler:
     def _collect(self) -> list[tuple[LiveSession, Job]]:
         batch = []
         for session in list(self.sessions):
-            if session.outbox is None or session.state.finished is not None:
+            if session.outbox is None or session.state.ended:
                 continue
             job = self._job(session)
             if job is not None:
@@ -106,7 +106,7 @@ class Scheduler:
         session.running = False
         session.sequence, session.cached = result.sequence, result.cached
         session.ready_since = time.perf_counter()
-        if session.state.finished is not None:
+        if session.state.ended:
             self._release(session)  # closed while the model ran
             return
         if result.error is not None:
@@ -116,7 +116,7 @@ class Scheduler:
                 session.deliver(session.state.complete(job.work, result.outcome))
             except SpecwireError as error:
                 self._fail(session, error)
-        if session.state.finished is not None:
+        if session.state.ended:
             self._release(session)
         elif session.half_closed and session.outbox is not None and self.idle(session):
             session.outbox.end()

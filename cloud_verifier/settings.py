@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloud_verifier.backends.load import Dtype
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -17,7 +19,7 @@ class Settings:
 
     model: str
     listen: str = "127.0.0.1:7710"
-    dtype: str = "auto"
+    dtype: Dtype = "auto"
     device: str = "auto"
     context: int | None = None
     threads: int | None = None

@@ -27,9 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = options_from(args)
         draft = None if args.draft == "none" else args.draft
-        client = EdgeClient(
-            args.server, draft=draft, threads=args.threads, notify=render.notice
-        )
+        client = EdgeClient(args.server, draft=draft, threads=args.threads, notify=render.notice)
         if args.command == "chat":
             chat(client, options, system=args.system)
         else:
@@ -54,9 +52,7 @@ def _exit_code(error: SpecwireError) -> int:
     return EXIT_REFUSED
 
 
-async def _generate(
-    client: EdgeClient, args: argparse.Namespace, options: GenerateOptions
-) -> None:
+async def _generate(client: EdgeClient, args: argparse.Namespace, options: GenerateOptions) -> None:
     prompt = args.prompt
     if prompt is None or prompt == "-":
         prompt = sys.stdin.read()

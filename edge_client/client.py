@@ -1,10 +1,10 @@
 """The Python API of the edge.
 
-    client = EdgeClient("127.0.0.1:7710")
-    print(client.generate("Once upon a time").text)
+client = EdgeClient("127.0.0.1:7710")
+print(client.generate("Once upon a time").text)
 
-    async for token in client.stream(messages=[("user", "Hi")]):
-        print(token.text, end="")
+async for token in client.stream(messages=[("user", "Hi")]):
+print(token.text, end="")
 """
 
 from __future__ import annotations

@@ -59,9 +59,7 @@ class Generation:
     ) -> None:
         self.result = Result(
             mode=options.mode,
-            verification="coupled"
-            if opening.mode == pb.VERIFICATION_MODE_COUPLED
-            else "rejection",
+            verification="coupled" if opening.mode == pb.VERIFICATION_MODE_COUPLED else "rejection",
             draft=draft.name if draft else None,
             gamma=min(options.gamma, gamma_limit) if draft else 0,
         )
@@ -268,9 +266,7 @@ class Generation:
         wanted = machine.draft_wanted()
         if wanted is not None:
             start, stop = wanted.start, wanted.start + wanted.count
-            self._draft.worker.aim(
-                self._run, wanted.chain, lambda: machine.prefix(start), stop
-            )
+            self._draft.worker.aim(self._run, wanted.chain, lambda: machine.prefix(start), stop)
 
     def _on_draft(self, chain: int, drafted: Drafted) -> None:
         if self._machine.add_draft(chain, drafted.token, drafted.row):
@@ -292,9 +288,7 @@ class Generation:
                 await stream.send(pb.EdgeFrame(proposal=await outgoing.get()))
 
 
-def opening_frame(
-    options: GenerateOptions, *, fingerprint: bytes, return_text: bool
-) -> pb.Open:
+def opening_frame(options: GenerateOptions, *, fingerprint: bytes, return_text: bool) -> pb.Open:
     """The Open frame that asks for `options`, without a prompt."""
     frame = pb.Open(
         protocol_version=PROTOCOL_VERSIONS[-1],

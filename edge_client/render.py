@@ -64,13 +64,17 @@ def summary(result: Result, *, colour: bool) -> str:
     """A few lines about a generation: who wrote the text, and what it took."""
     counts, tokens = result.counts, len(result.token_ids)
     lines = [
-        f"{tokens} tokens in {result.duration_s:.2f} s: {result.tokens_per_s:.1f} tokens/s, "
-        f"first after {_time(result.ttft_s)}"
-        f" · mode {result.mode}, {result.verification} · finish: {result.finish_reason}",
-        f"{counts.rounds} rounds, {result.round_trips_saved} round trips saved · "
-        f"{counts.proposed} drafted and sent, {counts.examined} examined, "
-        f"{counts.accepted} accepted{_alpha(result)} · "
-        f"{result.bytes_up} bytes up, {result.bytes_down} down",
+        (
+            f"{tokens} tokens in {result.duration_s:.2f} s: {result.tokens_per_s:.1f} tokens/s, "
+            f"first after {_time(result.ttft_s)}"
+            f" · mode {result.mode}, {result.verification} · finish: {result.finish_reason}"
+        ),
+        (
+            f"{counts.rounds} rounds, {result.round_trips_saved} round trips saved · "
+            f"{counts.proposed} drafted and sent, {counts.examined} examined, "
+            f"{counts.accepted} accepted{_alpha(result)} · "
+            f"{result.bytes_up} bytes up, {result.bytes_down} down"
+        ),
     ]
     if result.draft is not None:
         authors = [

@@ -45,7 +45,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--max-tokens", type=int, default=96)
-        parser.add_argument("--gamma", type=int, default=4)
+    parser.add_argument("--gamma", type=int, default=4)
     return parser.parse_args()
 
 
@@ -91,9 +91,7 @@ async def compare(address: str, args: argparse.Namespace) -> None:
     print(table(with_draft, streamed))
 
 
-async def _show(
-    client: EdgeClient, args: argparse.Namespace, mode: Mode, title: str
-) -> Result:
+async def _show(client: EdgeClient, args: argparse.Namespace, mode: Mode, title: str) -> Result:
     print(f"\n── {title} ──", flush=True)
     options = GenerateOptions(
         sampling=SamplingParams(temperature=0.0),

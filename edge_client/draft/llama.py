@@ -14,7 +14,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import mmap
 import os
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +43,10 @@ MAX_DEFAULT_THREADS = 8
 
 _LOG = logging.getLogger(__name__)
 _EXIT_WAIT_S = 10.0
+_GGUF_STRING, _GGUF_ARRAY = 8, 9
+_GGUF_SIZES = (1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8)
+"""Bytes of a metadata value by its type; 0 where they vary."""
+
 _GGML_ERROR = 4  # ggml.h: none 0, debug 1, info 2, warn 3, error 4, continued 5
 
 
@@ -188,6 +194,65 @@ def _check_gguf(path: Path) -> None:
             f"{path} is not a GGUF file (it begins with {magic!r}, not b'GGUF'); "
             f"convert the model, or download it in GGUF form"
         )
+    _check_spellings(path)
+
+
+def _check_spellings(path: Path) -> None:
+    """Refuse a file in which two tokens have one spelling: llama.cpp would abort the process.
+
+    Says nothing about files that can't be read; llama.cpp explains those itself.
+    """
+    seen: dict[bytes, int] = {}
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for id_, spelling in enumerate(_token_spellings(data)):
+                first = seen.setdefault(spelling, id_)
+                if first != id_ and spelling:  # llama.cpp makes empty ones differ
+                    raise ModelError(
+                        f"can't load the model {path}: its tokens {first} and {id_} are both "
+                        f"spelled {spelling.decode('utf-8', 'replace')!r}; convert it again"
+                    )
+    except (OSError, ValueError, OverflowError, struct.error):
+        return
+
+
+def _token_spellings(data: mmap.mmap) -> Iterator[bytes]:
+    """The token list in a GGUF file's metadata, as llama.cpp reads it: up to a zero byte."""
+
+    def number(at: int, kind: str) -> int:
+        value: int = struct.unpack_from(kind, data, at)[0]
+        return value
+
+    def value_end(at: int, kind: int) -> int:
+        if kind == _GGUF_STRING:
+            return at + 8 + number(at, "<Q")
+        if kind != _GGUF_ARRAY:
+            return at + _GGUF_SIZES[kind]
+        item, count, at = number(at, "<I"), number(at + 4, "<Q"), at + 12
+        if item < len(_GGUF_SIZES) and _GGUF_SIZES[item]:
+            return at + count * _GGUF_SIZES[item]
+        for _ in range(count):
+            at = value_end(at, item)
+        return at
+
+    at = 24  # magic, version, number of tensors, number of values
+    for _ in range(number(16, "<Q")):
+        key_end = at + 8 + number(at, "<Q")
+        if key_end > len(data):
+            raise ValueError("cut short")
+        kind = number(key_end, "<I")
+        if data[at + 8 : key_end] == b"tokenizer.ggml.tokens" and kind == _GGUF_ARRAY:
+            count, at = number(key_end + 8, "<Q"), key_end + 16
+            for _ in range(count):
+                end = at + 8 + number(at, "<Q")
+                if end > len(data):
+                    raise ValueError("cut short")
+                yield data[at + 8 : end].partition(b"\0")[0]
+                at = end
+            return
+        if kind >= len(_GGUF_SIZES):
+            raise ValueError("unknown type of value")
+        at = value_end(key_end + 4, kind)
 
 
 def _check_can_draft(api: Any, model: int, path: Path) -> None:
@@ -208,12 +273,12 @@ def _check_can_draft(api: Any, model: int, path: Path) -> None:
 
 
 def _cause(errors: Sequence[str]) -> str:
-    """The line that says why: the loader's own reason if it gave one, else the last."""
-    marker = "error loading model: "
+    """The line that says why: the loader's reason if it gave one, else the first complaint."""
     for line in errors:
-        if marker in line:
-            return line.split(marker, 1)[1]
-    return errors[-1] if errors else "llama.cpp gave no reason"
+        _, found, reason = line.partition("error loading model: ")
+        if found and "failed to load model from" not in reason:
+            return reason
+    return errors[0] if errors else "llama.cpp gave no reason"
 
 
 def _metadata(api: Any, model: int, key: str) -> str | None:

@@ -66,7 +66,9 @@ class DraftWorker:
                 self._thread.start()
         return run
 
-    def aim(self, run: DraftRun, chain: int, prefix: Callable[[], Sequence[int]], stop: int) -> None:
+    def aim(
+        self, run: DraftRun, chain: int, prefix: Callable[[], Sequence[int]], stop: int
+    ) -> None:
         """Draft `chain` up to position `stop`.
 
         A new chain begins after `prefix()`; one already under way just goes on, and

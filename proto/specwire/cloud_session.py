@@ -102,6 +102,11 @@ class CloudSession:
         return len(self.request.prompt) + len(self._output)
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing will be committed any more."""
+        return self.finished is not None
+
+    @property
     def max_frontier(self) -> int:
         """Where the session ends at the latest."""
         return len(self.request.prompt) + self.request.max_tokens
@@ -269,9 +274,7 @@ class CloudSession:
                 frontier=self.frontier,
             )
         if proposal.start + len(proposal.tokens) >= chain.end:
-            self._append(
-                proposal.tokens[overlap:], rows[overlap:], continues=proposal.continues
-            )
+            self._append(proposal.tokens[overlap:], rows[overlap:], continues=proposal.continues)
 
     def _append(self, tokens: Sequence[int], rows: list[QRow], *, continues: bool) -> None:
         """Put tokens at the chain's end; those before the frontier must agree with it."""

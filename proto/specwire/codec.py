@@ -100,9 +100,7 @@ def _decode_sparse(
     return rows
 
 
-def _decode_row(
-    reader: _Reader, index: int, token: int, bits: int, vocabulary: Vocabulary
-) -> QRow:
+def _decode_row(reader: _Reader, index: int, token: int, bits: int, vocabulary: Vocabulary) -> QRow:
     count = reader.byte(index)
     ids, previous = [], -1
     for _ in range(count):

@@ -301,7 +301,9 @@ class EdgeSession:
         if verdict.chain != chain.id:
             found = self._old_chains.get(verdict.chain)
             if found is None:
-                raise ProtocolError(f"verdict {verdict.number} accepts unknown chain {verdict.chain}")
+                raise ProtocolError(
+                    f"verdict {verdict.number} accepts unknown chain {verdict.chain}"
+                )
             chain = found
         offset = verdict.start - chain.start
         tokens = chain.tokens[offset : offset + verdict.accepted]
@@ -431,7 +433,9 @@ class EdgeSession:
     ) -> pb.Proposal:
         self._number += 1
         self.counts.proposals += 1
-        proposal = pb.Proposal(number=self._number, chain=self._chain.id, start=start, tokens=tokens)
+        proposal = pb.Proposal(
+            number=self._number, chain=self._chain.id, start=start, tokens=tokens
+        )
         kept = [row for row in rows if row is not None]
         if tokens and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
             encode_q(proposal, kept, self._weight_bits)

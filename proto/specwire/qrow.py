@@ -120,8 +120,10 @@ def _mass(
     if plain and not params.penalises and not params.greedy:
         z = logits[:size]
         with np.errstate(over="ignore"):
-            return np.exp((z - z.max()) / np.float32(max(params.temperature, 1e-30)))
-    return distribution(logits[None], params, history=history, size=size)[0]
+            mass = np.exp((z - z.max()) / np.float32(max(params.temperature, 1e-30)))
+    else:
+        mass = distribution(logits[None], params, history=history, size=size)[0]
+    return np.asarray(mass)
 
 
 def _quantise(shares: Probs, bits: int) -> npt.NDArray[np.int64]:

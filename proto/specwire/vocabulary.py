@@ -95,7 +95,7 @@ def byte_level_piece(name: str) -> bytes:
 
 
 def sentencepiece_piece(name: str) -> bytes:
-    """The bytes behind a SentencePiece spelling ("▁hello" → b" hello", "<0x0A>" → b"\\n")."""
+    r"""The bytes behind a SentencePiece spelling ("▁hello" → b" hello", "<0x0A>" → b"\n")."""
     if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
         try:
             return bytes([int(name[3:5], 16)])

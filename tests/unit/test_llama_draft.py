@@ -539,6 +539,40 @@ def test_truncated_file(tiny_path: Path, tmp_path: Path, share: float) -> None:
     assert "no reason" not in str(caught.value)
 
 
+def test_two_tokens_of_one_spelling_do_not_abort(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "twins.gguf", renamed={40: "same", 50: "same"})
+    with pytest.raises(ModelError, match="its tokens 40 and 50 are both spelled 'same'"):
+        LlamaWeights(path)
+
+
+_DAMAGED = """
+import random, sys
+from pathlib import Path
+from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from specwire.errors import ModelError
+whole, place = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
+chance, refused = random.Random(11), 0
+for _ in range(150):
+    damaged = bytearray(whole)
+    damaged[chance.randrange(4, 12000)] = chance.randrange(256)
+    place.write_bytes(damaged)
+    try:
+        LlamaDraft(LlamaWeights(place), context=64, threads=1).extend([5, 6])
+    except ModelError:
+        refused += 1
+print(refused)
+"""
+
+
+@pytest.mark.slow
+def test_damaged_metadata_never_ends_the_process(tmp_path: Path) -> None:
+    # Its first 12 kB are metadata.
+    path = write_tiny_gguf(tmp_path / "whole.gguf")
+    result = run_python(_DAMAGED, path, tmp_path / "damaged.gguf")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert int(result.stdout) > 20
+
+
 def test_unknown_architecture(tiny_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(tiny_path.read_bytes().replace(b"llama", b"nosuc"))

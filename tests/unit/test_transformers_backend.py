@@ -84,7 +84,7 @@ def tiny_vocabulary(size: int = SIZE) -> Vocabulary:
 
 
 def tiny_model(kind: str) -> Any:
-    torch.manual_seed(7)
+    torch.manual_seed(4)
     return transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).eval()
 
 
@@ -514,7 +514,7 @@ def test_neighbours_change_nothing_on_the_real_model(real: Any) -> None:
     last = prompts[0][-5:]
     steps = [Step(h, len(p) - 2, p[-2:], 2) for h, p in zip(handles[1:], prompts[1:], strict=True)]
     again, *_ = backend.forward([Step(handles[0], len(prompts[0]) - 5, last, 5), *steps])
-    torch.testing.assert_close(again, single[-5:], atol=1e-3, rtol=0)
+    torch.testing.assert_close(again, single[-5:], atol=1e-4, rtol=0)
     assert again.argmax(-1).tolist() == single[-5:].argmax(-1).tolist()
     for handle in (alone, *handles):
         backend.close(handle)
