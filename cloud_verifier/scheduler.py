@@ -106,9 +106,13 @@ class Scheduler:
         session.running = False
         session.sequence, session.cached = result.sequence, result.cached
         session.ready_since = time.perf_counter()
-        if session.state.ended:
-            self._release(session)  # closed while the model ran
+        if session.state.ended:  # closed while the model ran
+            self._release(session)
             return
+        self._apply(session, job, result)
+        self._settle(session)
+
+    def _apply(self, session: LiveSession, job: Job, result: JobResult) -> None:
         if result.error is not None:
             self._fail(session, result.error)
         elif job.work is not None and result.outcome is not None:
@@ -116,6 +120,8 @@ class Scheduler:
                 session.deliver(session.state.complete(job.work, result.outcome))
             except SpecwireError as error:
                 self._fail(session, error)
+
+    def _settle(self, session: LiveSession) -> None:
         if session.state.ended:
             self._release(session)
         elif session.half_closed and session.outbox is not None and self.idle(session):
