@@ -44,6 +44,7 @@ class VerifierService(rpc.VerifierServicer):
         self._sessions = scheduler.sessions
         self._limits = limits
         self._draining = False
+        self._encoding = asyncio.Lock()  # tokenizers bear one caller at a time
 
     def drain(self) -> None:
         """Take no new sessions, and tell the streams that are open."""
@@ -76,6 +77,7 @@ class VerifierService(rpc.VerifierServicer):
                 top_k=True, top_p=True, min_p=True, penalties=True, logprobs=True
             ),
             chat=self._encoder.has_chat_template,
+            chat_template_digest=self._encoder.chat_template_digest,
             server_version=__version__,
         )
 
@@ -164,7 +166,8 @@ class VerifierService(rpc.VerifierServicer):
                 raise BadRequest(
                     f"open_key has {len(frame.open_key)} bytes; it must be 16 random bytes or empty"
                 )
-            prompt = await asyncio.to_thread(self._encode, frame)
+            async with self._encoding:
+                prompt = await asyncio.to_thread(self._encode, frame)
             request = read_open(
                 frame,
                 prompt,

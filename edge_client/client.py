@@ -31,6 +31,7 @@ from specwire.edge_session import EdgeSession
 from specwire.errors import BadRequest, SpecwireError, VersionMismatch
 from specwire.limits import PROTOCOL_VERSIONS
 from specwire.v1 import verifier_pb2 as pb
+from specwire.vocabulary import template_digest
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,9 @@ class EdgeClient:
             lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
         )
         _check_versions(served)
-        draft = await self._draft_side(served, options, notify)
+        draft = await self._draft_side(
+            served, options, notify, by_template=messages is not None
+        )
         if draft is None and options.mode is not Mode.STREAM:
             options = _without_draft(options)
         opening = opening_frame(
@@ -193,6 +196,8 @@ class EdgeClient:
         served: pb.DescribeResponse,
         options: GenerateOptions,
         notify: Callable[[str], None],
+        *,
+        by_template: bool,
     ) -> DraftSide | None:
         """What to draft with, or None, with a notice that says why."""
         if options.mode in (Mode.STREAM, Mode.TARGET_ONLY):
@@ -215,6 +220,11 @@ class EdgeClient:
                 "the target generates alone; use a draft of the target's family"
             )
             return None
+        if by_template and _digest(weights.chat_template) != served.chat_template_digest:
+            notify(
+                f"draft {weights.name} has {'another' if weights.chat_template else 'no'} chat "
+                "template; the target's is used for both"
+            )
         return DraftSide(
             self._worker,
             lambda machine: self._source(weights, machine, options),
@@ -329,6 +339,10 @@ def _check_versions(served: pb.DescribeResponse) -> None:
             "install matching releases of specwire at both ends",
             versions=tuple(served.protocol_versions),
         )
+
+
+def _digest(template: str | None) -> bytes:
+    return template_digest(template) if template else b""
 
 
 def _without_draft(options: GenerateOptions) -> GenerateOptions:

@@ -9,7 +9,12 @@ from typing import Any
 from jinja2 import TemplateError
 
 from specwire.errors import BadRequest, ModelError
-from specwire.vocabulary import Vocabulary, byte_level_piece, sentencepiece_piece
+from specwire.vocabulary import (
+    Vocabulary,
+    byte_level_piece,
+    sentencepiece_piece,
+    template_digest,
+)
 
 # Special tokens that end a turn or a text whatever the checkpoint's settings say;
 # llama.cpp stops at the same ones.
@@ -65,6 +70,12 @@ class TargetTokenizer:
     def has_chat_template(self) -> bool:
         """Whether `encode_chat` can be used."""
         return bool(self._tokenizer.chat_template)
+
+    @property
+    def chat_template_digest(self) -> bytes:
+        """SHA-256 of the chat template's text; empty if there is none."""
+        template = self._tokenizer.chat_template
+        return template_digest(template) if isinstance(template, str) else b""
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of a prompt in plain text, with the model's BOS rule applied once.

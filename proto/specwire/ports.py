@@ -63,6 +63,10 @@ class PromptEncoder(Protocol):
     def has_chat_template(self) -> bool:
         """Whether `encode_chat` can be used."""
 
+    @property
+    def chat_template_digest(self) -> bytes:
+        """SHA-256 of the chat template's text; empty if there is none."""
+
     def encode_text(self, text: str) -> list[int]:
         """Ids of a prompt in plain text, with the model's BOS rule applied once."""
 

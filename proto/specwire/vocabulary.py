@@ -77,6 +77,11 @@ class Vocabulary:
                 )
 
 
+def template_digest(template: str) -> bytes:
+    """SHA-256 of a chat template, to tell whether two ends have the same."""
+    return hashlib.sha256(template.encode("utf-8", "surrogatepass")).digest()
+
+
 def byte_level_piece(name: str) -> bytes:
     """The bytes behind a byte-level BPE spelling ("Ġhello" → b" hello").
 

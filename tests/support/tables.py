@@ -79,6 +79,7 @@ class LetterEncoder:
     """A PromptEncoder for `table_vocabulary`: one token a letter."""
 
     has_chat_template = False
+    chat_template_digest = b""
 
     def encode_text(self, text: str) -> list[int]:
         return [ord(char) - ord("a") for char in text]

@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_versions", "model", "vocabulary", "limits", "modes", "pacings", "codecs", "sampling", "chat", "server_version")
+    __slots__ = ("protocol_versions", "model", "vocabulary", "limits", "modes", "pacings", "codecs", "sampling", "chat", "server_version", "chat_template_digest")
     PROTOCOL_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class DescribeResponse(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol_versions: _containers.RepeatedScalarFieldContainer[int]
     model: str
     vocabulary: VocabularyInfo
@@ -115,7 +116,8 @@ class DescribeResponse(_message.Message):
     sampling: SamplingFeatures
     chat: bool
     server_version: str
-    def __init__(self, protocol_versions: _Optional[_Iterable[int]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[VocabularyInfo, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., modes: _Optional[_Iterable[_Union[VerificationMode, str]]] = ..., pacings: _Optional[_Iterable[_Union[Pacing, str]]] = ..., codecs: _Optional[_Iterable[_Union[QCodec, str]]] = ..., sampling: _Optional[_Union[SamplingFeatures, _Mapping]] = ..., chat: bool = ..., server_version: _Optional[str] = ...) -> None: ...
+    chat_template_digest: bytes
+    def __init__(self, protocol_versions: _Optional[_Iterable[int]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[VocabularyInfo, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., modes: _Optional[_Iterable[_Union[VerificationMode, str]]] = ..., pacings: _Optional[_Iterable[_Union[Pacing, str]]] = ..., codecs: _Optional[_Iterable[_Union[QCodec, str]]] = ..., sampling: _Optional[_Union[SamplingFeatures, _Mapping]] = ..., chat: bool = ..., server_version: _Optional[str] = ..., chat_template_digest: _Optional[bytes] = ...) -> None: ...
 
 class VocabularyInfo(_message.Message):
     __slots__ = ("size", "fingerprint", "end_ids", "bos_id")
