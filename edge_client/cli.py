@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,12 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "chat":
             chat(client, options, system=args.system)
         else:
-            asyncio.run(_generate(client, args, options))
+            asyncio.run(_generate(client, args, _prompt(args), options))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; there is nobody to complain to.
-        sys.stderr.close()
+        # Whoever read our output has left. What is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SpecwireError as error:
         print(f"edge-client: {error}", file=sys.stderr)
@@ -52,10 +53,19 @@ def _exit_code(error: SpecwireError) -> int:
     return EXIT_REFUSED
 
 
-async def _generate(client: EdgeClient, args: argparse.Namespace, options: GenerateOptions) -> None:
-    prompt = args.prompt
-    if prompt is None or prompt == "-":
-        prompt = sys.stdin.read()
+def _prompt(args: argparse.Namespace) -> str:
+    """The prompt as text. Read before an event loop runs, for that would hold Ctrl-C back."""
+    if args.prompt is not None and args.prompt != "-":
+        return str(args.prompt)
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the prompt on standard input is no text: {error}") from error
+
+
+async def _generate(
+    client: EdgeClient, args: argparse.Namespace, prompt: str, options: GenerateOptions
+) -> None:
     if args.chat:
         system = [("system", args.system)] if args.system is not None else []
         stream = client.stream(messages=[*system, ("user", prompt)], options=options)

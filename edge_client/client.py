@@ -292,8 +292,7 @@ class EdgeClient:
         loop, thread = self._own_loop, self._own_thread
         if loop is not None and thread is not None:
             link = self._links.pop(loop, None)
-            if link is not None:
-                asyncio.run_coroutine_threadsafe(link.close(), loop).result()
+            asyncio.run_coroutine_threadsafe(_wind_up(link), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -330,6 +329,16 @@ class EdgeClient:
         await self.aclose()
 
 
+async def _wind_up(link: Link | None) -> None:
+    """Cancel what still runs on this loop, so that nobody waits for it for ever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    if link is not None:
+        await link.close()
+
+
 def _check_versions(served: pb.DescribeResponse) -> None:
     if not set(served.protocol_versions) & set(PROTOCOL_VERSIONS):
         theirs = ", ".join(map(str, served.protocol_versions)) or "none"
@@ -353,12 +362,16 @@ def _set_prompt(
     opening: pb.Open, prompt: str | Sequence[int] | None, messages: Messages | None
 ) -> None:
     if messages is not None:
-        for role, content in messages:
-            opening.chat.messages.add(role=role, content=content)
-    elif isinstance(prompt, str):
-        opening.text = prompt
-    elif prompt is not None:
         try:
-            opening.ids.ids.extend(prompt)
+            for role, content in messages:
+                opening.chat.messages.add(role=role, content=content)
         except (TypeError, ValueError) as error:
-            raise BadRequest(f"the prompt must be text or token ids: {error}") from error
+            raise BadRequest(f"messages must be pairs of role and content: {error}") from error
+        return
+    try:
+        if isinstance(prompt, str):
+            opening.text = prompt
+        elif prompt is not None:
+            opening.ids.ids.extend(prompt)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"the prompt must be text or token ids: {error}") from error

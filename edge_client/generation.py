@@ -86,6 +86,8 @@ class Generation:
         self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
         self._began = time.perf_counter()
         self._lost_session = False
+        self._connected = False
+        self._draft_failed = False
 
     # ------------------------------------------------------------- iteration
 
@@ -108,6 +110,8 @@ class Generation:
                         raise
                     self._lost_session = True
                 except (*retry.TRANSIENT, Unconnected, Superseded) as error:
+                    if not self._connected:
+                        raise  # connecting has its own bounded attempts
                     fruitless = 0 if self._machine.frontier > before else fruitless + 1
                     if fruitless >= MAX_FRUITLESS:
                         raise
@@ -131,7 +135,9 @@ class Generation:
     async def _converse(self) -> AsyncIterator[Token]:
         """One stream, from Open or Resume to its end or its breaking."""
         async with contextlib.AsyncExitStack() as stack:
+            self._connected = False
             stream, opened = await self._connect(stack)
+            self._connected = True
             writer: asyncio.Task[None] | None = None
             try:
                 for token in self._deliver(self._machine.on_opened(opened)):
@@ -252,19 +258,25 @@ class Generation:
     # -------------------------------------------------------------- drafting
 
     def _begin_drafting(self, draft: DraftSide) -> None:
-        if self._run is None:
-            events = DraftEvents(self._on_draft, self._on_exhausted, self._on_draft_failed)
-            self._run = draft.worker.open(draft.make_source(self._machine), events)
+        if self._run is not None or self._draft_failed:
+            return
+        events = DraftEvents(self._on_draft, self._on_exhausted, self._on_draft_failed)
+        try:
+            source = draft.make_source(self._machine)
+        except SpecwireError as error:
+            self._on_draft_failed(error)
+        else:
+            self._run = draft.worker.open(source, events)
 
     def _pump(self) -> None:
         """Send what is ready, and tell the drafting thread what is wanted."""
-        if self._run is None or self._draft is None:
+        if self._draft is None:
             return
         machine = self._machine
         while (proposal := machine.next_proposal()) is not None:
             self._outgoing.put_nowait(proposal)
         wanted = machine.draft_wanted()
-        if wanted is not None:
+        if wanted is not None and self._run is not None:
             start, stop = wanted.start, wanted.start + wanted.count
             self._draft.worker.aim(self._run, wanted.chain, lambda: machine.prefix(start), stop)
 
@@ -277,6 +289,7 @@ class Generation:
         self._pump()
 
     def _on_draft_failed(self, error: Exception) -> None:
+        self._draft_failed = True
         self._notify(f"the draft failed ({error}); going on without it")
         self._machine.stop_drafting()
         self._pump()

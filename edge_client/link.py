@@ -126,11 +126,21 @@ def _translated(server: str) -> Iterator[None]:
     except grpc.aio.AioRpcError as error:
         detail = dict(error.trailing_metadata() or ()).get(DETAIL_KEY)
         message = error.details() or error.code().name
+        if detail is None and _is_broken(error.code(), message):
+            raise LinkError(f"the stream to {server} broke ({message})") from error
         if detail is None:
             message = _explain(server, error.code(), message)
         raise from_status(
             error.code(), message, detail if isinstance(detail, bytes) else None
         ) from error
+
+
+def _is_broken(status: grpc.StatusCode, message: str) -> bool:
+    # A write that meets the end of its stream hides the stream's status behind INTERNAL;
+    # resuming brings what was missed. CANCELLED is a stream reset by the other side.
+    if status is grpc.StatusCode.INTERNAL:
+        return message == "Internal error from Core" or "RST_STREAM" in message
+    return status is grpc.StatusCode.CANCELLED
 
 
 def _explain(server: str, status: grpc.StatusCode, message: str) -> str:

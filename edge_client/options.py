@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from specwire.edge_session import Drafting
 from specwire.errors import BadRequest
 from specwire.qrow import Truncation
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class Mode(StrEnum):
@@ -56,6 +59,10 @@ class GenerateOptions:
     truncation: Truncation = field(default_factory=Truncation)
 
     def __post_init__(self) -> None:
+        # Plain strings mean their members.
+        object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
+        rule = _member(Verification, self.verification, "verification")
+        object.__setattr__(self, "verification", rule)
         if self.max_tokens < 1:
             raise BadRequest(f"max_tokens must be 1 or more, not {self.max_tokens}")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
@@ -95,3 +102,11 @@ class GenerateOptions:
         return Drafting(
             gamma, pipeline=self.mode is not Mode.SYNC, window=max(self.window, gamma, 1)
         )
+
+
+def _member(kind: type[E], value: str, what: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise BadRequest(f"{what} {value!r} is unknown; known: {known}") from None

@@ -3,10 +3,11 @@
 The only file of the edge that imports `llama_cpp`, and it does so at first use, so
 that everything else of the edge works without the package.
 
-Guarantees: no call aborts the process on bad input; one context is never entered by
-two threads; memory does not grow with context × vocabulary; contexts are freed before
-the weights they use, at garbage collection and at interpreter exit alike. Not
-guaranteed: two threads sharing one `LlamaDraft` are refused, not queued.
+Guarantees: bad input raises before llama.cpp, which would end the process, sees it; one
+context is never entered by two threads; memory does not grow with context × vocabulary;
+contexts are freed before the weights they use, at garbage collection and at interpreter
+exit alike. Not guaranteed: two threads sharing one `LlamaDraft` are refused, not queued;
+logits are equal bit by bit only when the same tokens came in batches of the same size.
 """
 
 from __future__ import annotations

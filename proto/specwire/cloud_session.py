@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specwire.codec import decode_q
-from specwire.errors import BadRequest, TargetFault, Unconnected, Unsupported
+from specwire.errors import BadRequest, SpecwireError, TargetFault, Unconnected, Unsupported
 from specwire.limits import Limits
 from specwire.qrow import QRow
 from specwire.request import SessionRequest
@@ -80,7 +80,7 @@ class CloudSession:
         """Draft tokens that came too late or on a dead chain."""
         self._vocabulary = vocabulary
         self._limits = limits
-        self._output = list(request.committed)
+        self._output: list[int] = []
         self._logprobs: list[pb.TokenLogprobs] = []
         self._stops = StopMatcher([stop.encode() for stop in request.stops])
         self._chain = _Chain()
@@ -89,10 +89,14 @@ class CloudSession:
         self._proposal = 0
         self._verdict = 0
         self._usage = pb.Usage(prompt_tokens=len(request.prompt))
-        for token in request.committed:
-            self._stops.feed(vocabulary.pieces[token])
-        if self._stops.hit is not None or any(t in vocabulary.end_ids for t in request.committed):
-            raise BadRequest("the committed tokens already hold the end of the text")
+        # A session that had ended elsewhere, its last frame lost, has ended here too.
+        for index, token in enumerate(request.committed):
+            if self.finished is not None:
+                raise BadRequest(
+                    f"the text ends at committed token {index - 1}, "
+                    f"but {len(request.committed)} tokens are committed"
+                )
+            self._take(token)
 
     # ------------------------------------------------------------------ state
 
@@ -199,7 +203,11 @@ class CloudSession:
             BadRequest: a field is wrong; the session is unchanged.
             Unconnected: it starts beyond what can be connected, or within the prompt.
         """
-        rows = self._check(proposal)
+        try:
+            rows = self._check(proposal)
+        except SpecwireError as error:
+            error.frontier = self.frontier
+            raise
         if self.finished is not None:
             self.stale += len(proposal.tokens)
         elif not proposal.tokens:
@@ -420,19 +428,22 @@ class CloudSession:
     def _commit(self, tokens: Sequence[int], logprobs: Sequence[pb.TokenLogprobs]) -> int:
         # Commits up to and including the token that ends the text; returns how many.
         for index, token in enumerate(tokens):
-            self._output.append(token)
             if self.request.logprobs is not None:
                 self._logprobs.append(logprobs[index])
-            self._stops.feed(self._vocabulary.pieces[token])
-            if token in self._vocabulary.end_ids:
-                self._finish(pb.FINISH_REASON_END_TOKEN)
-            elif self._stops.hit is not None:
-                self._finish(pb.FINISH_REASON_STOP_STRING)
-            elif self.frontier >= self.max_frontier:
-                self._finish(pb.FINISH_REASON_LENGTH)
+            self._take(token)
             if self.finished is not None:
                 return index + 1
         return len(tokens)
+
+    def _take(self, token: int) -> None:
+        self._output.append(token)
+        self._stops.feed(self._vocabulary.pieces[token])
+        if token in self._vocabulary.end_ids:
+            self._finish(pb.FINISH_REASON_END_TOKEN)
+        elif self._stops.hit is not None:
+            self._finish(pb.FINISH_REASON_STOP_STRING)
+        elif self.frontier >= self.max_frontier:
+            self._finish(pb.FINISH_REASON_LENGTH)
 
     def _count(self, accepted: int, examined: int) -> None:
         self._usage.rounds += 1

@@ -112,14 +112,19 @@ class Counts:
 
 @dataclass
 class _Chain:
-    """Draft tokens from `start` on; the first `sent` of them are on their way."""
+    """Draft tokens from `start` on; the first `sent` of them are on their way.
+
+    `id` is what the cloud knows it by, `drafted_as` what the drafting side does: the
+    rest of a chain can be sent as a new one while it is still being drafted.
+    """
 
     id: int
+    drafted_as: int
     start: int
     tokens: list[int] = field(default_factory=list)
     rows: list[QRow | None] = field(default_factory=list)
     sent: int = 0
-    ended: bool = False  # nothing follows: an end token, or the draft gave up
+    ended: bool = False  # holds an end token
 
     @property
     def end(self) -> int:
@@ -151,12 +156,12 @@ class EdgeSession:
         self._end_ids = end_ids
         self._weight_bits = weight_bits
         self._output: list[int] = list(request.committed)
-        self._chain = _Chain(1, 0)
+        self._chain = _Chain(1, 1, 0)
         self._old_chains: dict[int, _Chain] = {}
         self._asked_at = -1  # position of the last empty proposal
         self._number = 0
         self._exhausted_at = -1  # the draft had nothing to say at this position
-        self._opened_pacing = request.pacing
+        self._pacing_switched = False
         self._pacing_told = True  # the cloud knows the pacing in self.request
 
     # ------------------------------------------------------------------ state
@@ -255,9 +260,10 @@ class EdgeSession:
             news[-1] = replace(news[-1], text=committed.text if not known else None)
         self._output.extend(token.id for token in news)
         self._asked_at = -1
-        self._chain.sent = 0
-        self._pacing_told = self.request.pacing == self._opened_pacing
-        self._settle(frame.highest_chain)
+        # A switch may have been lost on the way, and a rebuilt session begins as the first did.
+        self._pacing_told = not self._pacing_switched
+        # How much of the chain has arrived is unknown: what is left begins a new one.
+        self._settle(frame.highest_chain, resend=True)
         return news
 
     # --------------------------------------------------------------- verdicts
@@ -291,7 +297,7 @@ class EdgeSession:
         if news and verdict.text:
             news[-1] = replace(news[-1], text=verdict.text)
         self._output.extend(tokens)
-        self._settle(0)
+        self._settle(0, resend=False)
         return news
 
     def _accepted(self, verdict: pb.Verdict) -> list[int]:
@@ -326,20 +332,36 @@ class EdgeSession:
             )
         self.finished = frame
 
-    def _settle(self, highest_chain: int) -> None:
-        """Keep the chain while it agrees with what is committed, else begin a new one."""
+    def _settle(self, highest_chain: int, *, resend: bool) -> None:
+        """Keep the chain while it agrees with what is committed, else begin a new one.
+
+        What was sent must connect to what is sent next. Where it no longer does, because
+        the frontier passed it or it may be lost, the rest goes on as a chain of its own.
+        """
         chain = self._chain
         begin = chain.start - len(self.request.prompt)
         committed = self._output[max(begin, 0) :]
         overlap = len(committed) if begin >= 0 else 0
         agrees = begin >= 0 and chain.tokens[:overlap] == committed[: len(chain.tokens)]
-        if agrees and chain.end >= self.frontier:
+        alive = agrees and chain.end >= self.frontier
+        if alive and not (chain.sent and (resend or self._sent_end < self.frontier)):
             return
         if chain.sent:
             self._old_chains[chain.id] = chain
         for id_ in [c.id for c in self._old_chains.values() if c.end <= self.frontier]:
             del self._old_chains[id_]
-        self._chain = _Chain(max(chain.id, highest_chain) + 1, self.frontier)
+        fresh = max(chain.id, highest_chain) + 1
+        if alive:
+            self._chain = replace(
+                chain,
+                id=fresh,
+                start=self.frontier,
+                tokens=chain.tokens[overlap:],
+                rows=chain.rows[overlap:],
+                sent=0,
+            )
+        else:
+            self._chain = _Chain(fresh, fresh, self.frontier)
 
     # --------------------------------------------------------------- drafting
 
@@ -349,36 +371,44 @@ class EdgeSession:
         The answer changes only with frames, drafts and proposals, so a caller
         asks again after each of them.
         """
-        if self.finished is not None or not self.opened or self._chain.ended:
+        if self.finished is not None or not self.opened:
             return None
-        chain = self._chain
+        chain, gamma = self._chain, self.drafting.gamma
         if chain.end == self._exhausted_at:
             return None
+        unsent = chain.end - max(self._sent_end, self.frontier)
         if not self.drafting.pipeline:
             if self.waiting:
                 return None
-            room = self.drafting.gamma - (chain.end - max(self._sent_end, self.frontier))
+            room = gamma - unsent
         else:
-            room = self.drafting.window - (chain.end - self.frontier) if self.drafting.gamma else 0
+            room = self.drafting.window - (chain.end - self.frontier) if gamma else 0
+        if chain.ended:
+            # Nothing follows an end token, but the proposal it is in is filled as any other:
+            # sent sooner, it would overtake the cloud's own token more often than another
+            # token drawn there, and the text would end too early.
+            room = min(room, -unsent % max(gamma, 1))
         # The last position of all is the target's own to fill.
         count = min(room, self.max_frontier - 1 - chain.end)
-        return DraftWanted(chain.id, chain.end, count) if count > 0 else None
+        return DraftWanted(chain.drafted_as, chain.end, count) if count > 0 else None
 
     def add_draft(self, chain: int, token: int, row: QRow | None) -> bool:
         """Take the next draft token of a chain; False if that chain is out of date.
 
         `row` is the q it was drawn from, None in coupled mode.
         """
-        if chain != self._chain.id or self.finished is not None or self._chain.ended:
+        if chain != self._chain.drafted_as or self.finished is not None:
+            return False
+        if self._chain.ended and self.draft_wanted() is None:
             return False
         self._chain.tokens.append(token)
         self._chain.rows.append(row)
-        self._chain.ended = token in self._end_ids
+        self._chain.ended |= token in self._end_ids
         return True
 
     def draft_exhausted(self, chain: int) -> None:
         """The draft can't go on from the chain's end (its context is full, say)."""
-        if chain == self._chain.id:
+        if chain == self._chain.drafted_as:
             self._exhausted_at = self._chain.end
 
     def stop_drafting(self) -> None:
@@ -389,6 +419,7 @@ class EdgeSession:
     def _set_pacing(self, pacing: pb.Pacing) -> None:
         if self.request.pacing != pacing:
             self.request = replace(self.request, pacing=pacing)
+            self._pacing_switched = True
             self._pacing_told = False
 
     # -------------------------------------------------------------- proposals

@@ -104,17 +104,16 @@ def _check_room(prompt: int, committed: int, max_tokens: int, limits: Limits) ->
             f"the prompt has {prompt} tokens, but the context holds {limits.context}, "
             f"which must include at least one token of output; shorten the prompt"
         )
-    if prompt + committed >= limits.context:
+    if prompt + committed > limits.context:
         raise BadRequest(
             f"prompt and committed tokens are {prompt + committed}, "
             f"but the context holds {limits.context}"
         )
     if max_tokens > limits.max_tokens:
         raise BadRequest(f"max_tokens is {max_tokens}; the limit is {limits.max_tokens}")
-    if max_tokens and committed >= max_tokens:
+    if max_tokens and committed > max_tokens:
         raise BadRequest(
-            f"{committed} tokens are committed already and max_tokens is {max_tokens}: "
-            "nothing is left to do"
+            f"{committed} tokens are committed already, more than max_tokens, {max_tokens}"
         )
 
 

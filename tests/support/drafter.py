@@ -187,6 +187,10 @@ class Drafter:
     finished: pb.Finished | None = None
     sent: list[pb.Proposal] = field(default_factory=list)
     """Proposals of the chain that is alive."""
+    history: list[pb.Proposal] = field(default_factory=list)
+    """All proposals so far."""
+    reopens: bool = False
+    """Go on by repeating Open instead of Resume."""
     number: int = 0
     chain: int = 0
     max_frontier: int = 1 << 62
@@ -203,7 +207,7 @@ class Drafter:
 
     def first(self) -> pb.Open | pb.Resume:
         """The first frame of a stream."""
-        if self.session_id:
+        if self.session_id and not self.reopens:
             return pb.Resume(
                 protocol_version=1, session_id=self.session_id, frontier=self.frontier
             )
@@ -228,7 +232,14 @@ class Drafter:
                         continues=part < self.parts - 1,
                     )
                 )
+            self.history.extend(self.sent)
         return self.sent
+
+    def rebuild(self) -> None:
+        """Prepare for a server that has never heard of the session: seed and committed ids."""
+        self.open.committed.ids[:] = self.output
+        self.session_id, self.verdicts, self.sent, self.history = b"", [], [], []
+        self.number = self.chain = 0
 
     def take(self, frame: pb.CloudFrame) -> bool:
         """Take a frame; whether new proposals are due."""
@@ -316,7 +327,10 @@ async def converse(
     scissors: Scissors | None = None,
     *,
     copies: int = 1,
+    echoes: bool = False,
     eager: bool = False,
+    linger_s: float = 0.0,
+    cancels: bool = True,
 ) -> None:
     """Run one stream to the session's end.
 
@@ -325,7 +339,10 @@ async def converse(
         drafter: what the client knows; it is kept up to date.
         scissors: where to cut.
         copies: how often each proposal is sent.
+        echoes: send all earlier proposals again, before and after each new one.
         eager: send the first proposals without waiting for the answer to Open.
+        linger_s: how long a stream that was cut stays open, unread.
+        cancels: end the stream; otherwise closing the channel has to.
 
     Raises:
         Cut: the scissors cut, or the server ended the stream while a proposal was
@@ -337,22 +354,28 @@ async def converse(
         await stream.send(drafter.first())
         scissors.snip()
         if eager:
-            await _propose(stream, drafter, scissors, copies)
+            await _propose(stream, drafter, scissors, copies, echoes)
         while (frame := await stream.read()) is not None:
             due = drafter.take(frame)
             scissors.snip()
             if due and not (eager and frame.WhichOneof("kind") == "opened"):
-                await _propose(stream, drafter, scissors, copies)
+                await _propose(stream, drafter, scissors, copies, echoes)
         assert drafter.finished is not None
     finally:
-        await stream.cancel()
+        if drafter.finished is None and linger_s:
+            await asyncio.sleep(linger_s)
+        if cancels:
+            await stream.cancel()
 
 
-async def _propose(stream: Stream, drafter: Drafter, scissors: Scissors, copies: int) -> None:
+async def _propose(
+    stream: Stream, drafter: Drafter, scissors: Scissors, copies: int, echoes: bool
+) -> None:
+    earlier = list(drafter.history) if echoes else []
     for frame in list(drafter.proposals()):
         try:
-            for _ in range(copies):
-                await stream.send(frame)
+            for item in [*earlier, *[frame] * copies, *earlier]:
+                await stream.send(item)
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError) as error:
             raise Cut from error
         scissors.snip()
@@ -363,3 +386,12 @@ async def persist(stub: rpc.VerifierAsyncStub, drafter: Drafter, **options: Any)
     while drafter.finished is None:
         with contextlib.suppress(Cut):
             await converse(stub, drafter, **options)
+
+
+async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait for what the server does a moment later, such as freeing a cache."""
+    for _ in range(int(within_s / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"the condition did not become true within {within_s:g} s")

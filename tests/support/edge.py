@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import pytest
 
 from cloud_verifier.backends.load import Target, load_target
 from cloud_verifier.server import VerifierServer
-from edge_client import EdgeClient, GenerateOptions, Mode
+from edge_client import EdgeClient, GenerateOptions, Mode, Verification
 from edge_client.draft.llama import LlamaDraft, LlamaWeights
 from edge_client.draft.source import Drafted, DraftRules, DraftSource, ModelSource
 from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.ports import PromptEncoder, Step, TargetBackend
 from specwire.qrow import point_row
+from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
 from specwire.vocabulary import Vocabulary
 
@@ -199,6 +201,7 @@ class ByteEncoder:
     """A PromptEncoder for vocabularies that begin with `first` specials and then 256 bytes."""
 
     has_chat_template = False
+    chat_template_digest = b""
 
     def __init__(self, first: int = 3) -> None:
         self._first = first
@@ -397,7 +400,7 @@ def edge_environment(**extra: str) -> dict[str, str]:
     """This process's environment without what would colour or redirect the client."""
     dropped = ("NO_COLOR", "FORCE_COLOR", "http_proxy", "HTTP_PROXY", "all_proxy")
     env = {name: value for name, value in os.environ.items() if name not in dropped}
-    return {**env, "TERM": "xterm", **extra}
+    return {**env, "TERM": "xterm", "PYTHONUTF8": "1", **extra}
 
 
 def edge_client(
@@ -414,6 +417,39 @@ def edge_client(
     )
     return subprocess.CompletedProcess(
         done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def shared_cache(factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The body of a fixture: requantised drafts are made once for all tests of a run."""
+    folder = factory.getbasetemp() / "specwire-cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECWIRE_CACHE", str(folder))
+        yield folder
+
+
+def asking(
+    max_tokens: int = 64,
+    *,
+    mode: Mode = Mode.SYNC,
+    gamma: int = 4,
+    seed: int = 1,
+    stops: tuple[str, ...] = (),
+    logprobs: int | None = None,
+    verification: Verification = Verification.AUTO,
+    temperature: float = 0.0,
+    **sampling: float,
+) -> GenerateOptions:
+    """Options with the sampling parameters among the rest; greedy if none are given."""
+    return GenerateOptions(
+        sampling=SamplingParams(temperature=temperature, **sampling),  # type: ignore[arg-type]
+        max_tokens=max_tokens,
+        mode=mode,
+        gamma=gamma,
+        seed=seed,
+        stops=stops,
+        logprobs=logprobs,
+        verification=verification,
     )
 
 

@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import gguf
 import huggingface_hub
+import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -248,8 +250,9 @@ def test_long_runs_are_evaluated_in_pieces_with_equal_logits() -> None:
         assert backend.cached(handle) == 60
 
 
-def test_results_are_plain_float32_tensors() -> None:
-    model = tiny_model("llama").to(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_are_plain_float32_tensors(dtype: torch.dtype) -> None:
+    model = tiny_model("llama").to(dtype)
     backend = TransformersBackend(model, tiny_vocabulary(60), name="m")
     handle = backend.open()
     (logits,) = backend.forward([Step(handle, 0, [1, 2], 2)])
@@ -391,18 +394,76 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_folder_is_loaded_quietly(folder: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    verbosity = transformers.logging.get_verbosity()
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_info()
     lines: list[str] = []
-    target = load_target(str(folder), context=100, progress=lines.append)
+    levels: list[int] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        levels.append(transformers.logging.get_verbosity())
+
+    target = load_target(str(folder), context=100, progress=note)
     assert (target.backend.name, target.backend.context) == ("tiny-llama", 100)
     assert target.backend.vocabulary.end_ids == {1}
     assert target.encoder.encode_text("abc") == [0, 1, 2]
+    assert set(levels) == {transformers.logging.ERROR}
     assert lines[-1] == "tiny-llama: float32 on cpu, context 100 tokens"
     assert capfd.readouterr() == ("", "")
-    assert transformers.logging.get_verbosity() == verbosity
+    assert transformers.logging.get_verbosity() == transformers.logging.INFO
+    transformers.logging.set_verbosity(before)
     handle = target.backend.open()
     (logits,) = target.backend.forward([Step(handle, 0, [0, 1, 2], 3)])
     torch.testing.assert_close(logits, reference_logits(tiny_model("llama"), [0, 1, 2]))
+
+
+def write_gguf(path: Any) -> None:
+    """A llama with one layer of 32 units and 20 letters for tokens, in 32-bit floats."""
+    rng = np.random.default_rng(1)
+    shapes = {"token_embd": (20, 32), "output_norm": (32,), "output": (20, 32)}
+    for part, shape in {
+        **dict.fromkeys(("attn_norm", "ffn_norm"), (32,)),
+        **dict.fromkeys(("attn_q", "attn_output"), (32, 32)),
+        **dict.fromkeys(("attn_k", "attn_v"), (16, 32)),
+        **dict.fromkeys(("ffn_gate", "ffn_up"), (48, 32)),
+        "ffn_down": (32, 48),
+    }.items():
+        shapes[f"blk.0.{part}"] = shape
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(20)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*"abcdefghijklmnopqr", "ab", "</s>"])
+    writer.add_token_types([1] * 19 + [3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(19)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_loaded_quietly(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    write_gguf(tmp_path / "letters.gguf")
+    capfd.readouterr()
+    lines: list[str] = []
+    target = load_target(str(tmp_path / "letters.gguf"), progress=lines.append)
+    assert lines[-1] == "letters: bfloat16 on cpu, context 128 tokens"
+    assert target.encoder.encode_text("abc</s>") == [18, 2, 19]
+    assert target.backend.vocabulary.end_ids == {19}
+    handle = target.backend.open()
+    (logits,) = target.backend.forward([Step(handle, 0, [18, 2], 2)])
+    assert tuple(logits.shape) == (2, 20)
+    assert bool(logits.isfinite().all())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_dtype_can_be_chosen(folder: Any) -> None:

@@ -1,0 +1,202 @@
+"""Attention over paged keys and values, for a ragged batch packed into one row.
+
+The model's own code computes queries, keys and values of all tokens of all
+sequences at once. What differs between sequences is only which keys a query may
+see, and that is decided here: keys and values go into the pool's slots, and each
+sequence's are gathered from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from specwire.errors import ModelError
+
+_WASTE = 2
+"""Sequences are attended together while the longest has at most this times the keys of the
+shortest: padding costs less than another pass, up to there."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One sequence's part of the packed row.
+
+    first: index of its first token in the row. count: its tokens. slots: of all its
+    keys in order, its own new ones included, int64 (length,).
+    """
+
+    first: int
+    count: int
+    slots: torch.Tensor
+
+
+@dataclass
+class _Group:
+    """Sequences attended to together, padded to the longest.
+
+    keys: (sequences × keys,) slots. queries: (sequences × queries,) indices into the row.
+    query_at, key_at: positions, (sequences, queries) and (keys,). back: for each of
+    the group's tokens, its place among the padded queries; tokens: their indices in the row.
+    """
+
+    sequences: int
+    keys: torch.Tensor
+    queries: torch.Tensor
+    query_at: torch.Tensor
+    back: torch.Tensor
+    tokens: torch.Tensor
+    masks: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def most_keys(self) -> int:
+        return self.keys.shape[0] // self.sequences
+
+    @property
+    def most_queries(self) -> int:
+        return self.queries.shape[0] // self.sequences
+
+    def mask(self, window: int | None, heads: int) -> torch.Tensor:
+        """(sequences, 1, heads × queries, keys) bool: which keys each query sees."""
+        known = self.masks.get((window, heads))
+        if known is None:
+            key_at = torch.arange(self.most_keys, device=self.keys.device)
+            distance = self.query_at[:, :, None] - key_at
+            sees = distance >= 0
+            if window is not None:
+                sees &= distance < window
+            known = sees.repeat(1, heads, 1)[:, None]
+            self.masks[window, heads] = known
+        return known
+
+
+class PackedBatch:
+    """What attention must know about one forward."""
+
+    def __init__(self, spans: Sequence[Span], device: torch.device) -> None:
+        self.new_slots = torch.cat([span.slots[-span.count :] for span in spans])
+        """(tokens,) slots of the packed row's own keys."""
+        self._groups = [_group(part, device) for part in _by_length(spans)]
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Attention output of the packed row.
+
+        Args:
+            query: (heads, tokens, width).
+            keys, values: the pool of one layer, (slots, kv_heads, width).
+            scaling: of the scores; None for 1/√width.
+            window: keys that a query sees, itself included; None for all.
+
+        Returns:
+            (tokens, heads, value width).
+        """
+        heads, tokens, width = query.shape
+        kv_heads, value_width = keys.shape[1], values.shape[2]
+        shared = heads // kv_heads
+        out = query.new_empty(tokens, heads, value_width)
+        for group in self._groups:
+            n, q, k = group.sequences, group.most_queries, group.most_keys
+            # Queries that share a key head stand one below the other: no key is repeated.
+            rows = query.index_select(1, group.queries).view(kv_heads, shared, n, q, width)
+            rows = rows.permute(2, 0, 1, 3, 4).reshape(n, kv_heads, shared * q, width)
+            key = keys.index_select(0, group.keys).view(n, k, kv_heads, width).transpose(1, 2)
+            value = values.index_select(0, group.keys).view(n, k, kv_heads, value_width)
+            attended = scaled_dot_product_attention(
+                rows,
+                key,
+                value.transpose(1, 2),
+                attn_mask=group.mask(window, shared),
+                scale=scaling,
+            )
+            attended = attended.view(n, kv_heads, shared, q, value_width).permute(0, 3, 1, 2, 4)
+            attended = attended.reshape(n * q, heads, value_width)
+            out.index_copy_(0, group.tokens, attended.index_select(0, group.back))
+        return out
+
+
+def _by_length(spans: Sequence[Span]) -> list[list[Span]]:
+    groups: list[list[Span]] = []
+    for span in sorted(spans, key=lambda s: (len(s.slots), s.count)):
+        if groups and _fits(groups[-1], span):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+def _fits(group: Sequence[Span], span: Span) -> bool:
+    # Both dimensions are padded: a prefill among short rounds would make them all long.
+    least = min(s.count for s in group)
+    keys = len(span.slots) <= _WASTE * max(len(group[0].slots), 64)
+    return keys and max(span.count, *(s.count for s in group)) <= _WASTE * max(least, 8)
+
+
+def _group(spans: Sequence[Span], device: torch.device) -> _Group:
+    most_keys = max(len(span.slots) for span in spans)
+    most_queries = max(span.count for span in spans)
+    keys = torch.zeros(len(spans), most_keys, dtype=torch.int64, device=device)
+    queries, query_at, back, tokens = [], [], [], []
+    for index, span in enumerate(spans):
+        keys[index, : len(span.slots)] = span.slots
+        start = len(span.slots) - span.count
+        # Padding repeats the last query: its result is not used.
+        padded = [min(j, span.count - 1) for j in range(most_queries)]
+        queries += [span.first + j for j in padded]
+        query_at.append([start + j for j in padded])
+        back += [index * most_queries + j for j in range(span.count)]
+        tokens += [span.first + j for j in range(span.count)]
+    return _Group(
+        sequences=len(spans),
+        keys=keys.flatten(),
+        queries=torch.tensor(queries, device=device),
+        query_at=torch.tensor(query_at, device=device),
+        back=torch.tensor(back, device=device),
+        tokens=torch.tensor(tokens, device=device),
+    )
+
+
+class LayerPool:
+    """Keys and values of one layer: (slots, kv_heads, width), made when first written."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+
+    def write(
+        self, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store (tokens, kv_heads, width) at `slots`; returns the whole pool of the layer."""
+        if self.keys is None or self.values is None:
+            # Left as it comes, so that memory never used is never touched; but slot 0
+            # is gathered as padding, and there a NaN would spread.
+            self.keys = keys.new_empty(self._slots, *keys.shape[1:])
+            self.values = values.new_empty(self._slots, *values.shape[1:])
+            self.keys[0] = self.values[0] = 0.0
+        self.keys.index_copy_(0, slots, keys)
+        self.values.index_copy_(0, slots, values)
+        return self.keys, self.values
+
+    def copy(self, source: slice, target: slice) -> None:
+        """Copy slots to other slots."""
+        if self.keys is not None and self.values is not None:
+            self.keys[target] = self.keys[source]
+            self.values[target] = self.values[source]
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Of keys and values together."""
+        if self.keys is None or self.values is None:
+            raise ModelError("the layer has not been written to")
+        return (self.keys[0].nbytes) + (self.values[0].nbytes)
