@@ -13,7 +13,8 @@ import numpy as np
 
 from benchmarks.pair import DRAFTS, PROMPTS, TARGET
 from cloud_verifier.backends.load import Target, load_target
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_draft
 from specwire.acceptance import coupled_noise, coupled_tokens
 from specwire.codec import encode_q

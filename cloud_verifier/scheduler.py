@@ -67,8 +67,14 @@ class Scheduler:
                 results = await loop.run_in_executor(self._thread, self._engine.run, jobs)
             except Exception:
                 logger.exception("the target forward failed for %d sessions", len(jobs))
-                fault = TargetFault("the target model failed; see the verifier's log")
-                results = [JobResult(job.sequence, 0, error=fault) for job in jobs]
+                results = [
+                    JobResult(
+                        job.sequence,
+                        0,
+                        error=TargetFault("the target model failed; see the verifier's log"),
+                    )
+                    for job in jobs
+                ]
             for (session, job), result in zip(batch, results, strict=True):
                 self._finish(session, job, result)
 
@@ -128,6 +134,7 @@ class Scheduler:
             session.outbox.end()
 
     def _fail(self, session: LiveSession, error: SpecwireError) -> None:
+        error.frontier = session.state.frontier
         session.state.abandon_work()
         session.cached = 0
         self._release(session)

@@ -244,7 +244,8 @@ class VerifierService(rpc.VerifierServicer):
                     )
                 session.state.receive(frame.proposal)
                 self._scheduler.wake(session)
-        except SpecwireError as error:
+        except Exception as error:
+            # Whatever it is, the stream must end with it, not wait for ever.
             outbox.fail(error)
             return
         if session.outbox is outbox:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from specwire.cloud_session import CloudSession
-from specwire.errors import Exhausted, NotOwner, SessionNotFound, SpecwireError, Superseded
+from specwire.errors import Exhausted, NotOwner, SessionNotFound, Superseded
 from specwire.limits import Limits
 from specwire.v1 import verifier_pb2 as pb
 
@@ -20,13 +20,13 @@ class Outbox:
     """Frames on their way to one attached stream or call."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[pb.CloudFrame | SpecwireError | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[pb.CloudFrame | Exception | None] = asyncio.Queue()
 
     def put(self, frame: pb.CloudFrame) -> None:
         """Add a frame."""
         self._queue.put_nowait(frame)
 
-    def fail(self, error: SpecwireError) -> None:
+    def fail(self, error: Exception) -> None:
         """End the stream with an error, after the frames before it."""
         self._queue.put_nowait(error)
 
@@ -38,10 +38,10 @@ class Outbox:
         """The next frame, or None at the end.
 
         Raises:
-            SpecwireError: that the stream was ended with.
+            Exception: what the stream was ended with, mostly a SpecwireError.
         """
         item = await self._queue.get()
-        if isinstance(item, SpecwireError):
+        if isinstance(item, Exception):
             raise item
         return item
 

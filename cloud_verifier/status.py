@@ -9,7 +9,9 @@ from typing import Any
 
 import grpc
 
-from specwire.errors import DETAIL_KEY, SpecwireError
+from google.protobuf.message import DecodeError
+
+from specwire.errors import DETAIL_KEY, BadRequest, SpecwireError
 
 logger = logging.getLogger(__name__)
 
@@ -18,14 +20,16 @@ logger = logging.getLogger(__name__)
 async def reporting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """Turn what is raised inside into the call's status.
 
-    Our own errors carry theirs. Anything else is a fault of the service: the
-    client learns that much, the log holds the rest.
+    Our own errors carry theirs, and bytes that are no message are the client's
+    fault. Anything else is a fault of the service: the client learns that much,
+    the log holds the rest.
     """
     try:
         yield
     except SpecwireError as error:
-        detail = error.detail().SerializeToString()
-        await context.abort(error.status, str(error), ((DETAIL_KEY, detail),))
+        await _abort(context, error)
+    except DecodeError:
+        await _abort(context, BadRequest("what was sent is no message of the protocol"))
     except Exception as error:
         if isinstance(error, grpc.aio.AbortError):
             raise
@@ -33,3 +37,8 @@ async def reporting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
         await context.abort(
             grpc.StatusCode.INTERNAL, "the verifier failed unexpectedly; see its log"
         )
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: SpecwireError) -> None:
+    detail = error.detail().SerializeToString()
+    await context.abort(error.status, str(error), ((DETAIL_KEY, detail),))

@@ -19,7 +19,8 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from edge_client import retry
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_draft
 from edge_client.draft.source import DraftRules, DraftSource, ModelSource
 from edge_client.draft.worker import DraftWorker
@@ -229,6 +230,7 @@ class EdgeClient:
             self._worker,
             lambda machine: self._source(weights, machine, options),
             weights.vocabulary,
+            frozenset(served.vocabulary.end_ids),
             weights.name,
         )
 

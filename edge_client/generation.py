@@ -32,11 +32,15 @@ SourceMaker: TypeAlias = Callable[[EdgeSession], DraftSource]
 
 @dataclass(frozen=True)
 class DraftSide:
-    """What a generation drafts with: where, what, and in which vocabulary."""
+    """What a generation drafts with: where, what, and in which vocabulary.
+
+    end_ids: the target's, after which there is nothing to draft.
+    """
 
     worker: DraftWorker
     make_source: SourceMaker
     vocabulary: Vocabulary
+    end_ids: frozenset[int]
     name: str
 
 
@@ -79,7 +83,7 @@ class Generation:
                 pacing=opening.pacing,
             ),
             options.drafting(gamma_limit),
-            end_ids=draft.vocabulary.end_ids if draft else frozenset(),
+            end_ids=draft.end_ids if draft else frozenset(),
             weight_bits=options.truncation.weight_bits,
         )
         self._run: DraftRun | None = None
@@ -138,6 +142,7 @@ class Generation:
             self._connected = False
             stream, opened = await self._connect(stack)
             self._connected = True
+            self._outgoing = asyncio.Queue()  # what was put there for a broken stream is void
             writer: asyncio.Task[None] | None = None
             try:
                 for token in self._deliver(self._machine.on_opened(opened)):
@@ -145,7 +150,6 @@ class Generation:
                 self._lost_session = False
                 if self._draft is not None:
                     self._begin_drafting(self._draft)
-                    self._outgoing = asyncio.Queue()
                     self._pump()
                     writer = asyncio.create_task(self._write(stream, self._outgoing))
                 while self._machine.finished is None:

@@ -70,7 +70,7 @@ def requantised(source: Path, folder: Path, progress: Callable[[str], None]) -> 
     Raises:
         ModelError: `folder` can't be written, or `source` can't be requantised.
     """
-    from edge_client.draft.llama import quantise_q2
+    from edge_client.draft.llama_weights import quantise_q2
 
     state = source.stat()
     tag = hashlib.sha256(f"{state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:8]

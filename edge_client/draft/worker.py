@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_client.draft.source import Drafted, DraftSource
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class DraftWorker:
                     self._runs.append(run)
                     chain, prefix = run.chain, run.prefix
             for old in closed:
-                old.source.close()
+                _close_source(old)
             if run is not None:
                 self._draft(run, chain, prefix)
 
@@ -134,6 +137,14 @@ class DraftWorker:
             _tell(run, run.events.token, chain, drafted)
         else:
             _tell(run, run.events.exhausted, chain)
+
+
+def _close_source(run: DraftRun) -> None:
+    try:
+        run.source.close()
+    except Exception:
+        # The thread must live on for the other sessions.
+        logger.exception("a draft source could not be closed")
 
 
 def _tell(run: DraftRun, callback: Callable[..., None], *args: object) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from specwire.arrays import Array, like, namespace
 from specwire.randomness import Purpose, exponentials, uniforms
 
@@ -93,6 +95,7 @@ def examine_coupled(p: Array, tokens: Array, noise: Array) -> Examination:
     return Examination(accepted, _at(winners, accepted))
 
 
+@np.errstate(over="ignore")
 def coupled_tokens(p: Array, noise: Array) -> Array:
     """argmax over i of log p_i + g_i for each row, as argmin of noise_i / p_i.
 

@@ -77,7 +77,7 @@ class CloudSession:
         self.pacing = request.pacing
         self.finished: pb.Finished | None = None
         self.stale = 0
-        """Draft tokens that came too late or on a dead chain."""
+        """Draft tokens that were received and never examined: too late, or on a dead chain."""
         self._vocabulary = vocabulary
         self._limits = limits
         self._output: list[int] = []
@@ -262,14 +262,20 @@ class CloudSession:
     def _begin_chain(self, proposal: pb.Proposal, rows: list[QRow]) -> None:
         if proposal.start > self.frontier:
             raise self._gap(proposal)
+        self._check_waiting(proposal)
         self.stale += len(self._chain.tokens)
+        if self._in_flight is not None and self._in_flight.chain == self._chain.id:
+            self.stale -= len(self._in_flight.tokens)  # `complete` says which are examined
         self._chain = _Chain(proposal.chain, alive=True, end=proposal.start)
         self._append(proposal.tokens, rows, continues=proposal.continues)
 
     def _extend_chain(self, proposal: pb.Proposal, rows: list[QRow]) -> None:
         chain = self._chain
-        if proposal.start > chain.end:
+        if proposal.start > max(chain.end, self.frontier):
             raise self._gap(proposal)
+        self._check_waiting(proposal)
+        # Where the frontier has passed the chain, the edge need not send what lies before it.
+        chain.end = max(chain.end, proposal.start)
         # What is alive agrees with what is committed, so a repeat must agree with both.
         offset = max(proposal.start - self.frontier, 0)
         before = self.committed(proposal.start, min(self.frontier, chain.end))
@@ -291,17 +297,20 @@ class CloudSession:
         if list(tokens[:late]) != self.committed(chain.end, chain.end + late):
             self._kill(len(tokens))
             return
-        if len(chain.tokens) + len(tokens) - late > self._limits.chain:
-            raise BadRequest(
-                f"{len(chain.tokens) + len(tokens) - late} draft tokens of chain {chain.id} "
-                f"would be waiting; the limit (chain) is {self._limits.chain}",
-                frontier=self.frontier,
-            )
         self.stale += late
         chain.end += len(tokens)
         chain.tokens.extend(tokens[late:])
         chain.rows.extend(rows[late:])
         chain.continues = continues
+
+    def _check_waiting(self, proposal: pb.Proposal) -> None:
+        waiting = proposal.start + len(proposal.tokens) - self.frontier
+        if waiting > self._limits.chain:
+            raise BadRequest(
+                f"{waiting} draft tokens of chain {proposal.chain} would be waiting; "
+                f"the limit (chain) is {self._limits.chain}",
+                frontier=self.frontier,
+            )
 
     def _kill(self, stale: int) -> None:
         self.stale += stale
@@ -315,13 +324,18 @@ class CloudSession:
             frontier=self.frontier,
         )
 
-    def _advance(self, start: int) -> None:
-        """The frontier moved from `start`: cut the chain there, or drop it if it differs."""
+    def _advance(self, work: Work, examined: int) -> None:
+        """A round moved the frontier: cut the chain there, or drop it if it differs."""
         chain = self._chain
-        passed = min(self.frontier - start, len(chain.tokens))
-        if chain.tokens[:passed] != self.committed(start, start + passed):
+        if chain.id == work.chain:
+            self.stale -= examined
+        else:  # replaced meanwhile
+            self.stale += len(work.tokens) - examined
+        passed = min(self.frontier - work.start, len(chain.tokens))
+        if chain.tokens[:passed] != self.committed(work.start, work.start + passed):
             self._kill(len(chain.tokens))
             return
+        self.stale += passed
         del chain.tokens[:passed]
         del chain.rows[:passed]
 
@@ -402,7 +416,7 @@ class CloudSession:
         self._verdict += 1
         self._asked = False
         self._count(accepted, accepted + rejected)
-        self._advance(work.start)
+        self._advance(work, accepted + rejected)
         verdict = pb.Verdict(
             number=self._verdict,
             start=work.start,

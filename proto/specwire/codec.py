@@ -30,14 +30,15 @@ def encode_q(proposal: pb.Proposal, rows: Sequence[QRow], weight_bits: int) -> N
     """Write the distributions of `proposal.tokens` into it, in the smaller codec.
 
     Raises:
-        ValueError: a row does not hold its token, or its probabilities are not
-            multiples of 2^−weight_bits.
+        ValueError: there is not one row for each token, a row does not hold its
+            token, or its probabilities are not multiples of 2^−weight_bits.
     """
-    if all(len(row.ids) == 1 for row in rows):
+    pairs = list(zip(proposal.tokens, rows, strict=True))
+    if all(len(row.ids) == 1 and row.ids[0] == token for token, row in pairs):
         proposal.point.SetInParent()
         return
     out = bytearray()
-    for token, row in zip(proposal.tokens, rows, strict=True):
+    for token, row in pairs:
         _encode_sparse(out, token, row, weight_bits)
     proposal.sparse.weight_bits = weight_bits
     proposal.sparse.rows = bytes(out)

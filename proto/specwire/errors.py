@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from specwire.v1 import verifier_pb2 as pb
 
@@ -198,7 +199,10 @@ def from_status(
     the two ends; it maps by status alone, and to `ProtocolError` where none fits.
     """
     if detail is not None:
-        parsed = pb.ErrorDetail.FromString(detail)
+        try:
+            parsed = pb.ErrorDetail.FromString(detail)
+        except DecodeError:
+            parsed = pb.ErrorDetail()
         if parsed.code == pb.ERROR_CODE_VERSION:
             return VersionMismatch(message, versions=tuple(parsed.protocol_versions))
         known = _BY_CODE.get(parsed.code)

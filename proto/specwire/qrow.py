@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from specwire.acceptance import QRows, coupled_tokens
 from specwire.arrays import Array, like
+from specwire.errors import ModelError
 from specwire.randomness import Purpose, exponentials, uniform
 from specwire.sampling import History, SamplingParams, distribution
 
@@ -76,6 +77,7 @@ def draft_row(
     truncation: Truncation,
     *,
     size: int,
+    padding_ids: Sequence[int] = (),
     history: History | None = None,
 ) -> QRow:
     """q for one draft token.
@@ -85,11 +87,13 @@ def draft_row(
         params: the session's sampling parameters, which p is made with too.
         truncation: how much of the distribution to keep.
         size: of the vocabulary; columns from there on are padding.
+        padding_ids: ids below `size` that stand for nothing and are never drafted.
         history: tokens before this one; needed if penalties are on.
+
+    Raises:
+        ModelError: the logits are NaN, or none is finite.
     """
-    if params.greedy and not params.penalises:
-        return point_row(int(np.argmax(logits[:size])))
-    mass = _mass(logits, params, size, history)
+    mass = _mass(logits, params, size, padding_ids, history)
     if params.greedy:
         return point_row(int(np.argmax(mass)))
     total = float(mass.sum())
@@ -111,18 +115,35 @@ def draft_row(
     )
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def _mass(
-    logits: npt.NDArray[Any], params: SamplingParams, size: int, history: History | None
+    logits: npt.NDArray[Any],
+    params: SamplingParams,
+    size: int,
+    padding_ids: Sequence[int],
+    history: History | None,
 ) -> npt.NDArray[Any]:
     # Probabilities up to a factor. Plain temperature sampling, the usual case, takes a
     # float32 shortcut: q need not be exact, it must only be what is drawn from.
     plain = params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
-    if plain and not params.penalises and not params.greedy:
+    if plain and not params.penalises:
         z = logits[:size]
-        with np.errstate(over="ignore"):
-            mass = np.exp((z - z.max()) / np.float32(max(params.temperature, 1e-30)))
+        if len(padding_ids):
+            z = z.copy()
+            z[list(padding_ids)] = -np.inf
+        top = z.max()
+        if params.greedy:
+            mass = (z == top).astype(np.float32)
+        else:
+            mass = np.exp((z - top) / np.float32(max(params.temperature, 1e-30)))
+        usable = bool(np.isfinite(top))
     else:
-        mass = distribution(logits[None], params, history=history, size=size)[0]
+        mass = distribution(
+            logits[None], params, history=history, size=size, padding_ids=padding_ids
+        )[0]
+        usable = bool(np.isfinite(mass[0]))
+    if not usable:
+        raise ModelError("the draft model's logits are NaN or infinite: nothing can be drafted")
     return np.asarray(mass)
 
 
@@ -156,15 +177,18 @@ def coupled_draft(
     seed: int,
     position: int,
     size: int,
+    padding_ids: Sequence[int] = (),
     history: History | None = None,
 ) -> int:
-    """The draft token of coupled mode: the draft's argmax under the shared noise."""
-    if params.greedy and not params.penalises:
-        return int(np.argmax(logits[:size]))
-    mass = _mass(logits, params, size, history)
-    ids = np.flatnonzero(mass > COUPLED_FLOOR * float(mass.sum()))
-    if len(ids) == 0:
+    """The draft token of coupled mode: the draft's argmax under the shared noise.
+
+    Raises:
+        ModelError: the logits are NaN, or none is finite.
+    """
+    mass = _mass(logits, params, size, padding_ids, history)
+    if params.greedy:
         return int(np.argmax(mass))
+    ids = np.flatnonzero(mass > COUPLED_FLOOR * float(mass.sum()))
     noise = exponentials(seed, [position], ids.astype(np.int64))
     return int(ids[int(coupled_tokens(mass[ids][None].astype(np.float64), noise)[0])])
 

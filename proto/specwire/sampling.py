@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from specwire.arrays import Array, like, namespace
 from specwire.errors import BadRequest
 from specwire.v1 import verifier_pb2 as pb
@@ -125,6 +127,7 @@ class History:
     output: Sequence[int] = ()
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def distribution(
     logits: Array,
     params: SamplingParams,
@@ -223,6 +226,7 @@ def _penalise(z: Array, params: SamplingParams, history: History, drafted: Seque
             z[row, ids] = z[row, ids] - params.presence_penalty - params.frequency_penalty * times
 
 
+@np.errstate(invalid="ignore")
 def raw_logprobs(logits: Array, size: int) -> Array:
     """Natural-log probabilities of the target itself (temperature 1, nothing applied).
 

@@ -13,7 +13,7 @@ import pytest
 import transformers
 
 from edge_client import EdgeClient, Mode, Result, Verification
-from edge_client.draft.llama import LlamaWeights
+from edge_client.draft.llama_weights import LlamaWeights
 from specwire.errors import BadRequest
 from specwire.vocabulary import Vocabulary
 from tests.support.edge import (

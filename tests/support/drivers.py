@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +45,7 @@ class TableTarget:
     def __init__(self, table: np.ndarray, params: SamplingParams) -> None:
         self.params = params
         self._table = table
-        self._p = distribution(table, params)
+        self._p = None if params.penalises else distribution(table, params)
 
     def outcome(self, session: CloudSession, work: Work) -> Outcome:
         """What the target says about a work of this session."""
@@ -62,7 +62,7 @@ class TableTarget:
         return Outcome(int(result.accepted), int(result.token))
 
     def _rows(self, session: CloudSession, before: list[int], work: Work) -> np.ndarray:
-        if not self.params.penalises:
+        if self._p is not None:
             return np.asarray(self._p[before])
         history = History(session.request.prompt, tuple(session.output))
         return np.asarray(
@@ -147,7 +147,7 @@ class Setup:
     max_tokens: int = 8
     stops: tuple[str, ...] = ()
     limits: Limits = Limits(context=4096)  # noqa: RUF009 (frozen)
-    faults: Faults = Faults()  # noqa: RUF009 (frozen)
+    faults: Faults = Faults()
     serialise: bool = False
 
 
@@ -250,8 +250,8 @@ class Driver:
             f"cloud at {self.cloud.frontier} with {self.cloud._chain}, pacing {self.cloud.pacing}"
         )
 
-    def _possible(self) -> list:
-        actions = []
+    def _possible(self) -> list[Callable[[], None]]:
+        actions: list[Callable[[], None]] = []
         if self.edge.draft_wanted() is not None:
             actions.append(self._draft)
         if not self.connected:

@@ -19,7 +19,8 @@ import pytest
 from cloud_verifier.backends.load import Target, load_target
 from cloud_verifier.server import VerifierServer
 from edge_client import EdgeClient, GenerateOptions, Mode, Verification
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.source import Drafted, DraftRules, DraftSource, ModelSource
 from specwire.edge_session import EdgeSession
 from specwire.limits import Limits

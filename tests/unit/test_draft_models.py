@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import cache_folder, requantised, resolve_draft
 from specwire.builtin import builtin_path
 from specwire.errors import ModelError

@@ -1,11 +1,7 @@
-"""The llama.cpp draft: rollback, limits, memory, threads, load errors, vocabulary."""
+"""The llama.cpp draft: rollback, limits, memory, threads sharing it, closing, exit."""
 
 from __future__ import annotations
 
-import logging
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,18 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.draft.llama import (
-    MAX_DEFAULT_THREADS,
-    LlamaDraft,
-    LlamaWeights,
-    choose_threads,
-    default_threads,
-)
-from specwire.builtin import builtin_path
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 from specwire.errors import BadRequest, ModelError
 from specwire.ports import DraftModel
-from specwire.vocabulary import byte_level_piece
-from tests.support.tiny_models import CHAT_TEMPLATE, FULL, SPECIALS, write_tiny_gguf
+from tests.support.processes import run_python
+from tests.support.tiny_models import FULL, SPECIALS, write_tiny_gguf
 
 SIZE = len(SPECIALS) + len(FULL)
 LONG = 1024
@@ -34,24 +24,12 @@ LONG = 1024
 @pytest.fixture(scope="module")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    return write_tiny_gguf(
-        folder / "tiny.gguf", context=LONG, chat_template=CHAT_TEMPLATE, padded_vocab=SIZE + 20
-    )
+    return write_tiny_gguf(folder / "tiny.gguf", context=LONG, padded_vocab=SIZE + 20)
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_path: Path) -> Iterator[LlamaWeights]:
     with LlamaWeights(tiny_path) as weights:
-        yield weights
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[LlamaWeights]:
-    try:
-        path = builtin_path("smollm2")
-    except ModelError as error:
-        pytest.skip(str(error))
-    with LlamaWeights(path) as weights:
         yield weights
 
 
@@ -62,7 +40,7 @@ def exact(tiny: LlamaWeights, monkeypatch: pytest.MonkeyPatch) -> None:
     As shipped, evaluating in batches of another size moves the logits by about 1e-2;
     so a comparison to 1e-4 needs either this or batches of one token on both sides.
     """
-    llama = tiny._shared().llama
+    llama = tiny.shared().llama
     real_params = llama.api.llama_context_default_params
 
     def params() -> Any:
@@ -89,18 +67,6 @@ def make(tiny: LlamaWeights, exact: None) -> Iterator[Callable[..., LlamaDraft]]
 def ids(count: int, seed: int = 0) -> list[int]:
     numbers: list[int] = np.random.default_rng(seed).integers(3, SIZE, count).tolist()
     return numbers
-
-
-def run_python(code: str, *args: object) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 class ApiWith:
@@ -321,7 +287,8 @@ def test_a_failed_evaluation_leaves_a_usable_draft(make: Callable[..., LlamaDraf
 
 _RSS = """
 import sys
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 def resident():
     for line in open("/proc/self/status"):
         if line.startswith("VmRSS"):
@@ -478,7 +445,8 @@ def test_weights_closed_before_their_draft(tiny_path: Path) -> None:
 
 _EXIT = """
 import sys, threading, time, logging
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
 logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])
 weights = LlamaWeights(sys.argv[1])
 first = LlamaDraft(weights, context=64, threads=1)
@@ -506,305 +474,3 @@ def test_leaving_with_drafts_open_and_one_at_work(tiny_path: Path, tmp_path: Pat
     result = run_python(_EXIT, tiny_path, tmp_path / "log")
     assert result.returncode == 0, result.stderr
     assert (result.stdout, result.stderr) == ("end\n", "")
-
-
-# ── loading (E4) ─────────────────────────────────────────────────────────────────────
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no model file at .*nowhere\.gguf"):
-        LlamaWeights(tmp_path / "nowhere.gguf")
-
-
-def test_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is a folder"):
-        LlamaWeights(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"GG", b"PK\x03\x04" + b"\0" * 100])
-def test_not_a_gguf(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(content)
-    with pytest.raises(ModelError, match=r"model\.gguf is not a GGUF file"):
-        LlamaWeights(path)
-
-
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
-def test_truncated_file(tiny_path: Path, tmp_path: Path, share: float) -> None:
-    path = tmp_path / "short.gguf"
-    whole = tiny_path.read_bytes()
-    path.write_bytes(whole[: max(4, int(len(whole) * share))])
-    with pytest.raises(ModelError, match=r"can't load the model .*short\.gguf: \w+") as caught:
-        LlamaWeights(path)
-    assert "no reason" not in str(caught.value)
-
-
-def test_two_tokens_of_one_spelling_do_not_abort(tmp_path: Path) -> None:
-    path = write_tiny_gguf(tmp_path / "twins.gguf", renamed={40: "same", 50: "same"})
-    with pytest.raises(ModelError, match="its tokens 40 and 50 are both spelled 'same'"):
-        LlamaWeights(path)
-
-
-_DAMAGED = """
-import random, sys
-from pathlib import Path
-from edge_client.draft.llama import LlamaDraft, LlamaWeights
-from specwire.errors import ModelError
-whole, place = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
-chance, refused = random.Random(11), 0
-for _ in range(150):
-    damaged = bytearray(whole)
-    damaged[chance.randrange(4, 12000)] = chance.randrange(256)
-    place.write_bytes(damaged)
-    try:
-        LlamaDraft(LlamaWeights(place), context=64, threads=1).extend([5, 6])
-    except ModelError:
-        refused += 1
-print(refused)
-"""
-
-
-@pytest.mark.slow
-def test_damaged_metadata_never_ends_the_process(tmp_path: Path) -> None:
-    # Its first 12 kB are metadata.
-    path = write_tiny_gguf(tmp_path / "whole.gguf")
-    result = run_python(_DAMAGED, path, tmp_path / "damaged.gguf")
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert int(result.stdout) > 20
-
-
-def test_unknown_architecture(tiny_path: Path, tmp_path: Path) -> None:
-    path = tmp_path / "other.gguf"
-    path.write_bytes(tiny_path.read_bytes().replace(b"llama", b"nosuc"))
-    with pytest.raises(ModelError, match=r"other\.gguf: unknown model architecture: 'nosuc'"):
-        LlamaWeights(path)
-
-
-_WITHOUT = """
-import sys
-sys.modules["llama_cpp"] = None
-from edge_client.draft.llama import LlamaWeights
-from specwire.errors import ModelError
-try:
-    LlamaWeights(sys.argv[1])
-except ModelError as error:
-    print(error)
-"""
-
-
-def test_without_llama_cpp_installed(tiny_path: Path) -> None:
-    result = run_python(_WITHOUT, tiny_path)
-    assert result.stdout.strip() == (
-        "llama-cpp-python is not installed; install with: pip install 'specwire[edge]'"
-    ), result.stderr
-
-
-def test_llama_says_nothing_unless_asked(
-    tiny_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with LlamaWeights(tiny_path) as weights, LlamaDraft(weights, context=64, threads=1) as draft:
-        draft.extend([5])
-    assert capfd.readouterr() == ("", "")
-    caplog.set_level(logging.DEBUG, logger="edge_client.draft.llama")
-    LlamaWeights(tiny_path).close()
-    assert len(caplog.records) > 10
-    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
-
-
-# ── vocabulary ───────────────────────────────────────────────────────────────────────
-
-
-def test_what_the_file_says(tiny: LlamaWeights) -> None:
-    assert tiny.name == "tiny"
-    assert tiny.train_context == LONG
-    assert tiny.chat_template == CHAT_TEMPLATE
-    assert tiny.vocabulary.end_ids == {0, 2}
-    assert tiny.vocabulary.bos_id is None
-
-
-def test_padding_at_the_end_is_left_out(tiny: LlamaWeights) -> None:
-    assert tiny.width == SIZE + 20
-    assert len(tiny.vocabulary) == SIZE
-    assert tiny.vocabulary.padding_ids == ()
-
-
-def test_padding_inside_special_names_and_bos(tmp_path: Path) -> None:
-    path = write_tiny_gguf(
-        tmp_path / "odd.gguf", padded_vocab=SIZE + 5, renamed={SIZE + 3: "Ġnew"}, add_bos=True
-    )
-    with LlamaWeights(path) as weights:
-        vocabulary = weights.vocabulary
-        assert weights.chat_template is None
-    assert len(vocabulary) == SIZE + 4
-    assert vocabulary.padding_ids == (SIZE, SIZE + 1, SIZE + 2)
-    assert vocabulary.pieces[SIZE] == b""
-    assert vocabulary.bos_id == SPECIALS.index("<|im_start|>")
-
-
-def test_pieces_of_control_added_and_ordinary_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "kinds.gguf"
-    write_tiny_gguf(path, specials=(*SPECIALS, "<tool>", "[PAD4]"))
-    _set_token_types(path, {3: 4, 4: 3})  # <tool> becomes an added token, [PAD4] stays control
-    with LlamaWeights(path) as weights:
-        vocabulary = weights.vocabulary
-    assert vocabulary.names[:5] == (*SPECIALS, "<tool>", "[PAD4]")
-    assert vocabulary.pieces[:5] == (b"", b"", b"", b"<tool>", b"")
-    assert vocabulary.pieces[5:] == FULL
-
-
-def _set_token_types(path: Path, types: dict[int, int]) -> None:
-    from gguf import GGUFReader
-
-    reader = GGUFReader(path, "r+")
-    field = reader.fields["tokenizer.ggml.token_type"]
-    for id_, kind in types.items():
-        field.parts[field.data[id_]][0] = kind
-    reader.data.flush()
-
-
-@pytest.mark.real
-def test_real_vocabulary(real: LlamaWeights) -> None:
-    vocabulary = real.vocabulary
-    assert len(vocabulary) == real.width == 49152
-    assert real.train_context == 8192
-    assert real.chat_template is not None
-    assert vocabulary.bos_id is None
-    assert {0, 2} <= vocabulary.end_ids
-    assert vocabulary.pieces[:17] == (b"",) * 17
-    assert all(
-        piece == byte_level_piece(name)
-        for name, piece in zip(vocabulary.names[17:], vocabulary.pieces[17:], strict=True)
-        if name is not None
-    )
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_real_vocabulary_agrees_with_transformers(real: LlamaWeights) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        real.path.parent, gguf_file=real.path.name
-    )
-    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    assert list(real.vocabulary.names) == names
-    for text in (
-        "thumbs 👍🏽 up, family 👨‍👩‍👧",
-        "안녕하세요, 세계!",
-        "नमस्ते दुनिया",
-        " naïve café\t\r\n  end ",
-    ):
-        encoded = tokenizer.encode(text, add_special_tokens=False)
-        assert real.vocabulary.decode(encoded).decode("utf-8") == text
-
-
-# ── threads (E3) ─────────────────────────────────────────────────────────────────────
-
-EIGHT = range(8)
-OWN_CORE = {cpu: str(cpu) for cpu in EIGHT}
-BIG_LITTLE = {cpu: 2.8 if cpu in (3, 7) else 1.8 for cpu in EIGHT}
-
-
-def test_slow_cores_are_left_out() -> None:
-    assert choose_threads(EIGHT, speed=BIG_LITTLE, core=OWN_CORE) == 2
-
-
-def test_only_allowed_cpus_count() -> None:
-    assert choose_threads([0, 1, 2, 3], speed=BIG_LITTLE, core=OWN_CORE) == 1
-    assert choose_threads([0, 1, 2], speed=BIG_LITTLE, core=OWN_CORE) == 3
-
-
-@pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 1), (2.0, 2), (3.9, 3), (99, 8)])
-def test_quota(quota: float, expected: int) -> None:
-    assert choose_threads(EIGHT, core=OWN_CORE, quota=quota) == expected
-
-
-def test_hyperthreads_share_a_core() -> None:
-    assert choose_threads(EIGHT, core={cpu: f"{cpu % 4}" for cpu in EIGHT}) == 4
-
-
-@pytest.mark.parametrize(("cpus", "expected"), [(0, 1), (1, 1), (2, 1), (8, 4), (128, 8)])
-def test_without_any_reading_half_the_logical_cpus(cpus: int, expected: int) -> None:
-    assert choose_threads(range(cpus)) == expected
-
-
-def test_speeds_of_some_cpus_only_are_ignored() -> None:
-    assert choose_threads(EIGHT, speed={0: 9.0}, core=OWN_CORE) == 8
-
-
-def test_never_more_than_the_cap() -> None:
-    cpus = range(64)
-    assert choose_threads(cpus, core={c: str(c) for c in cpus}) == MAX_DEFAULT_THREADS
-
-
-def _machine(root: Path, files: dict[str, dict[int, object]]) -> Path:
-    for name, values in files.items():
-        for cpu, value in values.items():
-            path = root / f"sys/devices/system/cpu/cpu{cpu}" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{value}\n")
-    return root
-
-
-@pytest.fixture
-def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(EIGHT), raising=False)
-
-
-SIBLINGS: dict[int, object] = dict(OWN_CORE)
-
-
-@pytest.mark.usefixtures("eight_cpus")
-def test_reads_maximal_frequencies(tmp_path: Path) -> None:
-    frequency: dict[int, object] = {cpu: 2_840_000 if cpu >= 6 else 1_800_000 for cpu in EIGHT}
-    files = {"cpufreq/cpuinfo_max_freq": frequency, "topology/thread_siblings_list": SIBLINGS}
-    assert default_threads(_machine(tmp_path, files)) == 2
-
-
-@pytest.mark.usefixtures("eight_cpus")
-def test_prefers_capacities_where_they_differ(tmp_path: Path) -> None:
-    capacity: dict[int, object] = {**dict.fromkeys(EIGHT, 350), 5: 760, 6: 760, 7: 1024}
-    frequency: dict[int, object] = dict.fromkeys(EIGHT, 2_000_000)
-    files = {
-        "cpu_capacity": capacity,
-        "cpufreq/cpuinfo_max_freq": frequency,
-        "topology/thread_siblings_list": SIBLINGS,
-    }
-    assert default_threads(_machine(tmp_path, files)) == 3
-
-
-@pytest.mark.usefixtures("eight_cpus")
-@pytest.mark.parametrize(
-    ("membership", "files", "expected"),
-    [
-        ("0::/", {"cpu.max": "150000 100000"}, 1),
-        ("0::/", {"cpu.max": "max 100000"}, 8),
-        ("0::/user/app", {"cpu.max": "800000 100000", "user/cpu.max": "300000 100000"}, 3),
-        (
-            "3:memory:/x\n2:cpu,cpuacct:/box",
-            {"cpu/box/cpu.cfs_quota_us": "250000", "cpu/box/cpu.cfs_period_us": "100000"},
-            2,
-        ),
-        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-    ],
-)
-def test_reads_cgroup_quotas(
-    tmp_path: Path, membership: str, files: dict[str, str], expected: int
-) -> None:
-    root = _machine(tmp_path, {"topology/thread_siblings_list": SIBLINGS})
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(membership + "\n")
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    assert default_threads(root) == expected
-
-
-@pytest.mark.usefixtures("eight_cpus")
-def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
-    assert default_threads(tmp_path) == 4
-
-
-def test_this_machine() -> None:
-    assert 1 <= default_threads() <= (os.cpu_count() or 1)
