@@ -8,11 +8,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from cloud_verifier.engine import Engine, Job, JobResult
+from cloud_verifier.observe import SILENT, Observer, Round
 from cloud_verifier.sessions import LiveSession, SessionTable
 from specwire.cloud_session import Work
 from specwire.errors import SpecwireError, TargetFault
 from specwire.limits import Limits
 from specwire.sampling import History
+from specwire.v1 import verifier_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -27,16 +29,25 @@ class Scheduler:
     thread. Between them go jobs and results, both immutable.
     """
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, observer: Observer = SILENT) -> None:
         self.sessions = SessionTable(limits, self._release)
         self._engine = engine
+        self._observer = observer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._wake = asyncio.Event()
+        self._draining = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to run rounds, on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="scheduler")
+
+    async def drain(self) -> None:
+        """Begin no forward any more; return when the verdicts of the last one are delivered."""
+        self._draining = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def stop(self) -> None:
         """Let the round in the model thread end, and run no more."""
@@ -55,7 +66,7 @@ class Scheduler:
         return not session.running and not session.state.has_work()
 
     async def _run(self) -> None:
-        while True:
+        while not self._draining:
             batch = self._collect()
             if not batch:
                 await self._wake.wait()
@@ -75,8 +86,9 @@ class Scheduler:
                     )
                     for job in jobs
                 ]
+            self._observer.forward_ended(len(batch))
             for (session, job), result in zip(batch, results, strict=True):
-                self._finish(session, job, result)
+                self._finish(session, job, result, len(batch))
 
     def _collect(self) -> list[tuple[LiveSession, Job]]:
         batch = []
@@ -108,24 +120,44 @@ class Scheduler:
             ready=session.ready_since,
         )
 
-    def _finish(self, session: LiveSession, job: Job, result: JobResult) -> None:
+    def _finish(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:
         session.running = False
         session.sequence, session.cached = result.sequence, result.cached
         session.ready_since = time.perf_counter()
         if session.state.ended:  # closed while the model ran
             self._release(session)
             return
-        self._apply(session, job, result)
+        self._apply(session, job, result, batch)
         self._settle(session)
 
-    def _apply(self, session: LiveSession, job: Job, result: JobResult) -> None:
+    def _apply(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:
         if result.error is not None:
             self._fail(session, result.error)
         elif job.work is not None and result.outcome is not None:
             try:
-                session.deliver(session.state.complete(job.work, result.outcome))
+                frames = session.state.complete(job.work, result.outcome)
             except SpecwireError as error:
                 self._fail(session, error)
+                return
+            session.deliver(frames)
+            self._tell(session, job, frames, batch)
+
+    def _tell(
+        self, session: LiveSession, job: Job, frames: list[pb.CloudFrame], batch: int
+    ) -> None:
+        ended = time.perf_counter()
+        for frame in frames:
+            if frame.WhichOneof("kind") == "verdict":
+                self._observer.round_ended(
+                    Round(session.id, frame.verdict, job.ready, ended, batch)
+                )
+        self._tell_stale(session)
+
+    def _tell_stale(self, session: LiveSession) -> None:
+        fresh = session.state.stale - session.stale_told
+        if fresh > 0:
+            session.stale_told = session.state.stale
+            self._observer.drafts_stale(fresh)
 
     def _settle(self, session: LiveSession) -> None:
         if session.state.ended:
@@ -144,6 +176,7 @@ class Scheduler:
 
     def _release(self, session: LiveSession) -> None:
         """Give the session's cache back; the session itself may stay."""
+        self._tell_stale(session)
         if session.sequence is not None and not session.running:
             self._thread.submit(self._engine.close, session.sequence)
             session.sequence = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cloud_verifier.engine import Engine
+from cloud_verifier.observe import SILENT, Observer
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.security import Access, AuthInterceptor
 from cloud_verifier.service import VerifierService
 from specwire.errors import BadRequest
 from specwire.limits import Limits
@@ -24,7 +27,7 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
 
 # Clients may ping every 10 s, with or without a call, so that they notice a dead
 # link soon; by default gRPC would answer that with GOAWAY too_many_pings.
-KEEPALIVE = (
+KEEPALIVE: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -33,8 +36,15 @@ KEEPALIVE = (
 )
 
 
+_DRAIN_SHARE = 0.8
+"""Of the grace time, for running rounds; the rest is for telling clients."""
+
+
 class VerifierServer:
-    """Serves one target. Use as an async context manager, or `start` and `stop`."""
+    """Serves one target. Use as an async context manager, or `start` and `stop`.
+
+    access: who may call, and whether over TLS; None lets anyone in, in plain text.
+    """
 
     def __init__(
         self,
@@ -43,11 +53,22 @@ class VerifierServer:
         *,
         listen: str = "127.0.0.1:0",
         limits: Limits | None = None,
+        access: Access | None = None,
+        observer: Observer = SILENT,
     ) -> None:
         self.limits = limits or Limits(context=backend.context)
         self._listen = listen
-        self._scheduler = Scheduler(Engine(backend), self.limits)
-        self._service = VerifierService(backend, encoder, self._scheduler, self.limits)
+        self._access = access or Access()
+        self._observer = observer
+        self._scheduler = Scheduler(Engine(backend), self.limits, observer)
+        self._service = VerifierService(
+            backend,
+            encoder,
+            self._scheduler,
+            self.limits,
+            access=self._access,
+            observer=observer,
+        )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._reaper: asyncio.Task[None] | None = None
@@ -59,26 +80,37 @@ class VerifierServer:
         """Sessions kept at the moment."""
         return len(self._scheduler.sessions)
 
+    @property
+    def attached(self) -> int:
+        """Sessions that a stream or call is attached to."""
+        return self._scheduler.sessions.attached
+
     async def start(self) -> None:
         """Listen and serve.
 
         Raises:
             BadRequest: the address can't be used.
         """
+        closed = self._access.closed
         server = grpc.aio.server(
+            interceptors=[AuthInterceptor(self._access, self._observer)] if closed else [],
             options=(
                 *KEEPALIVE,
                 ("grpc.max_receive_message_length", self.limits.message_bytes),
                 ("grpc.so_reuseport", 0),
-            )
+            ),
         )
         rpc.add_VerifierServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        if not closed:  # strangers need not learn what else is here
+            names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
         host = self._listen.rpartition(":")[0]
         try:
-            port = server.add_insecure_port(self._listen)
+            if self._access.tls is None:
+                port = server.add_insecure_port(self._listen)
+            else:
+                port = server.add_secure_port(self._listen, self._access.tls.credentials())
         except RuntimeError as error:
             raise BadRequest(
                 f"can't listen on {self._listen!r}: the address is in use, not of this machine, "
@@ -93,12 +125,19 @@ class VerifierServer:
         self.address = f"{host}:{port}"
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Take no new sessions, tell open streams why, finish running rounds, and stop."""
+        """Say that this server is going, finish running rounds, tell open streams, and stop.
+
+        `grace_s`: what is still open after this many seconds is cut off.
+        """
         if self._server is None:
             return
+        until = time.monotonic() + grace_s
         await self._health.enter_graceful_shutdown()
-        self._service.drain()
-        await self._server.stop(grace_s)
+        self._service.refuse_new()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._scheduler.drain(), grace_s * _DRAIN_SHARE)
+        self._service.dismiss()
+        await self._server.stop(max(until - time.monotonic(), 0.0))
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)

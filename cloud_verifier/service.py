@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
+from cloud_verifier.observe import SILENT, Observer
+from cloud_verifier.rates import Rates
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.security import Access
 from cloud_verifier.sessions import LiveSession, Outbox
 from cloud_verifier.status import reporting
 from specwire import __version__
@@ -23,8 +27,8 @@ from specwire.v1 import verifier_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-ANYONE = "anyone"
-"""Identity of callers where the service asks for none."""
+BYTES_A_TOKEN = 32
+"""Text longer than the longest prompt times this is refused before it is tokenized."""
 
 
 class VerifierService(rpc.VerifierServicer):
@@ -36,6 +40,9 @@ class VerifierService(rpc.VerifierServicer):
         encoder: PromptEncoder,
         scheduler: Scheduler,
         limits: Limits,
+        *,
+        access: Access | None = None,
+        observer: Observer = SILENT,
     ) -> None:
         self._name = backend.name
         self._vocabulary = backend.vocabulary
@@ -43,12 +50,18 @@ class VerifierService(rpc.VerifierServicer):
         self._scheduler = scheduler
         self._sessions = scheduler.sessions
         self._limits = limits
+        self._access = access or Access()
+        self._observer = observer
+        self._rates = Rates(limits.requests_per_s)
         self._draining = False
         self._encoding = asyncio.Lock()  # tokenizers bear one caller at a time
 
-    def drain(self) -> None:
-        """Take no new sessions, and tell the streams that are open."""
+    def refuse_new(self) -> None:
+        """Take no new sessions, streams or calls; those under way go on."""
         self._draining = True
+
+    def dismiss(self) -> None:
+        """End the streams and calls that are open, and tell them why."""
         for session in list(self._sessions):
             if session.outbox is not None:
                 session.outbox.fail(_draining(session.state.frontier))
@@ -85,34 +98,35 @@ class VerifierService(rpc.VerifierServicer):
         self, request_iterator: AsyncIterator[pb.EdgeFrame], context: Context
     ) -> AsyncIterator[pb.CloudFrame]:
         """One session over a stream."""
-        async with reporting(context):
+        async with reporting(context, self._observer):
             frames = aiter(request_iterator)
             first = await anext(frames, None)
             if first is None:
                 raise BadRequest("the stream ended before its first frame, Open or Resume")
-            session, opened = await self._enter(first)
+            session, opened = await self._enter(self._access.identify(context), first)
             async for frame in self._serve(session, opened, frames):
                 yield frame
 
     async def Generate(self, request: pb.Open, context: Context) -> AsyncIterator[pb.CloudFrame]:
         """Plain streaming: a session that runs ahead all the way."""
-        async with reporting(context):
+        async with reporting(context, self._observer):
             request.pacing = pb.PACING_RUN_AHEAD
-            session, opened = await self._open(request)
+            session, opened = await self._open(self._access.identify(context), request)
             async for frame in self._serve(session, opened, None):
                 yield frame
 
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
         """One round as a unary call."""
-        async with reporting(context):
+        async with reporting(context, self._observer):
+            caller = self._access.identify(context)
             response = pb.VerifyResponse()
             if request.WhichOneof("session") == "open":
-                session, opened = await self._open(request.open)
+                session, opened = await self._open(caller, request.open)
                 response.opened.CopyFrom(opened)
                 frontier = opened.prompt_length + len(request.open.committed.ids)
             else:
-                self._refuse_if_draining()
-                session = self._sessions.get(ANYONE, request.session_id)
+                self._admit(caller)
+                session = self._sessions.get(caller, request.session_id)
                 frontier = request.frontier
             session.state.committed_from(frontier)  # refuses a frontier that is not ours
             if request.HasField("proposal"):
@@ -128,9 +142,10 @@ class VerifierService(rpc.VerifierServicer):
 
     async def Close(self, request: pb.CloseRequest, context: Context) -> pb.CloseResponse:
         """End a session."""
-        async with reporting(context):
+        async with reporting(context, self._observer):
+            caller = self._access.identify(context)
             try:
-                session = self._sessions.get(ANYONE, request.session_id)
+                session = self._sessions.get(caller, request.session_id)
             except SpecwireError as error:
                 if error.status is grpc.StatusCode.NOT_FOUND:
                     return pb.CloseResponse(existed=False)
@@ -145,22 +160,23 @@ class VerifierService(rpc.VerifierServicer):
 
     # ---------------------------------------------------------------- opening
 
-    async def _enter(self, first: pb.EdgeFrame) -> tuple[LiveSession, pb.Opened]:
+    async def _enter(self, caller: str, first: pb.EdgeFrame) -> tuple[LiveSession, pb.Opened]:
         kind = first.WhichOneof("kind")
         if kind == "open":
-            return await self._open(first.open)
+            return await self._open(caller, first.open)
         if kind != "resume":
             raise BadRequest(f"the first frame must be Open or Resume, not {kind or 'empty'}")
-        self._refuse_if_draining()
+        self._admit(caller)
         check_version(first.resume.protocol_version)
-        session = self._sessions.get(ANYONE, first.resume.session_id)
+        session = self._sessions.get(caller, first.resume.session_id)
         return session, session.state.resumed(first.resume.frontier, session.id, self._name)
 
-    async def _open(self, frame: pb.Open) -> tuple[LiveSession, pb.Opened]:
-        self._refuse_if_draining()
+    async def _open(self, caller: str, frame: pb.Open) -> tuple[LiveSession, pb.Opened]:
+        self._admit(caller)
+        self._check_length(frame)
         check_version(frame.protocol_version)
         with_prompt = frame.WhichOneof("prompt") != "ids"
-        session = self._sessions.find_opened(ANYONE, frame.open_key)
+        session = self._sessions.find_opened(caller, frame.open_key)
         if session is None:
             if len(frame.open_key) not in (0, 16):
                 raise BadRequest(
@@ -176,13 +192,23 @@ class VerifierService(rpc.VerifierServicer):
                 limits=self._limits,
             )
             # Another Open with the same key may have come while the prompt was encoded.
-            again = self._sessions.find_opened(ANYONE, frame.open_key)
+            again = self._sessions.find_opened(caller, frame.open_key)
             if again is not None:
                 return again, again.state.opened(again.id, self._name, with_prompt=with_prompt)
-            self._sessions.check_room()
+            self._sessions.check_room(caller)
             state = CloudSession(request, self._vocabulary, self._limits)
-            session = self._sessions.add(ANYONE, state, frame.open_key)
+            session = self._sessions.add(caller, state, frame.open_key)
         return session, session.state.opened(session.id, self._name, with_prompt=with_prompt)
+
+    def _check_length(self, frame: pb.Open) -> None:
+        """Refuse text that can't fit before a tokenizer spends time on it."""
+        size = len(frame.text.encode()) + sum(len(m.content.encode()) for m in frame.chat.messages)
+        tokens = min(self._limits.prompt or self._limits.context, self._limits.context)
+        if size > tokens * BYTES_A_TOKEN:
+            raise BadRequest(
+                f"the prompt's text has {size} bytes, too much for the {tokens} tokens that a "
+                "prompt may have here; shorten it"
+            )
 
     def _encode(self, frame: pb.Open) -> list[int]:
         kind = frame.WhichOneof("prompt")
@@ -197,9 +223,11 @@ class VerifierService(rpc.VerifierServicer):
             return self._encoder.encode_chat(messages)
         raise BadRequest("Open has no prompt; send ids, text or chat")
 
-    def _refuse_if_draining(self) -> None:
+    def _admit(self, caller: str) -> None:
+        """Raise `Draining` or `Exhausted` if nothing may begin now, for this caller or anyone."""
         if self._draining:
             raise _draining(0)
+        self._rates.take(caller, time.monotonic())
 
     # ----------------------------------------------------------------- rounds
 
@@ -211,11 +239,13 @@ class VerifierService(rpc.VerifierServicer):
     ) -> AsyncIterator[pb.CloudFrame]:
         """Frames of an attached session until it ends or the client leaves."""
         outbox = session.attach()
+        # Rounds may run while Opened is on its way: what they yield is in the outbox.
+        finished = session.state.finished
         reader: asyncio.Task[None] | None = None
         try:
             yield pb.CloudFrame(opened=opened)
-            if session.state.finished is not None:
-                yield pb.CloudFrame(finished=session.state.finished)
+            if finished is not None:
+                yield pb.CloudFrame(finished=finished)
                 return
             if frames is not None:
                 reader = asyncio.create_task(self._read(session, outbox, frames))
@@ -242,7 +272,11 @@ class VerifierService(rpc.VerifierServicer):
                     raise BadRequest(
                         f"only proposals may follow the first frame, not {kind or 'an empty frame'}"
                     )
+                wait_s = self._rates.wait(session.owner, time.monotonic())
+                if wait_s:  # the stream's flow control then slows the client down
+                    await asyncio.sleep(wait_s)
                 session.state.receive(frame.proposal)
+                self._observer.drafts_received(len(frame.proposal.tokens))
                 self._scheduler.wake(session)
         except Exception as error:
             # Whatever it is, the stream must end with it, not wait for ever.
@@ -259,6 +293,7 @@ class VerifierService(rpc.VerifierServicer):
         if session.last_call is not None and proposal.number == session.last_call[0]:
             return session.last_call[1]
         state.receive(proposal)
+        self._observer.drafts_received(len(proposal.tokens))
         if state.finished is not None or not state.has_work():
             return None
         outbox = session.attach()

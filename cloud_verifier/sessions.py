@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cloud_verifier.logs import about
 from specwire.cloud_session import CloudSession
 from specwire.errors import Exhausted, NotOwner, SessionNotFound, Superseded
 from specwire.limits import Limits
 from specwire.v1 import verifier_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
 
@@ -62,6 +66,7 @@ class LiveSession:
     running: bool = False  # a job of this session is in the model thread
     half_closed: bool = False  # the attached stream will send no more
     last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify
+    stale_told: int = 0  # stale draft tokens that the observer knows of
 
     def attach(self) -> Outbox:
         """Make a new stream or call the session's only one."""
@@ -103,20 +108,35 @@ class SessionTable:
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(self._by_id.values())
 
-    def check_room(self) -> None:
-        """Make room for one more session by dropping the oldest ended one.
+    @property
+    def attached(self) -> int:
+        """Sessions that a stream or call is attached to. May be read from any thread."""
+        return sum(session.outbox is not None for session in list(self._by_id.values()))
+
+    def check_room(self, owner: str) -> None:
+        """Make room for one more session of a caller by dropping an ended one.
 
         Raises:
-            Exhausted: every session is still running.
+            Exhausted: the caller has as many as one may have, or the verifier as many
+                as it can, and all are still running.
         """
-        if len(self._by_id) < self._limits.sessions:
-            return
-        ended = [s for s in self if s.state.finished is not None and s.outbox is None]
-        if not ended:
+        most = self._limits.sessions_per_client
+        own = [s for s in self if s.owner == owner]
+        if most and len(own) >= most and not self._drop_ended(own):
+            raise Exhausted(
+                f"you have {len(own)} sessions here, the limit for one client; "
+                "close one, or try again later"
+            )
+        if len(self._by_id) >= self._limits.sessions and not self._drop_ended(self):
             raise Exhausted(
                 f"the verifier holds {len(self._by_id)} sessions, its limit; try again later"
             )
-        self.drop(min(ended, key=lambda s: s.last_seen))
+
+    def _drop_ended(self, sessions: Iterable[LiveSession]) -> bool:
+        ended = [s for s in sessions if s.state.finished is not None and s.outbox is None]
+        if ended:
+            self.drop(min(ended, key=lambda s: s.last_seen))
+        return bool(ended)
 
     def add(self, owner: str, state: CloudSession, open_key: bytes) -> LiveSession:
         """Keep a new session under an unguessable id."""
@@ -124,6 +144,7 @@ class SessionTable:
         self._by_id[session.id] = session
         if open_key:
             self._by_key[owner, open_key] = session
+        logger.info("session opened", extra=about(session.id, client=owner))
         return session
 
     def find_opened(self, owner: str, open_key: bytes) -> LiveSession | None:
@@ -155,6 +176,7 @@ class SessionTable:
         self._by_key.pop((session.owner, session.open_key), None)
         session.state.close()
         self._on_drop(session)
+        logger.info("session gone", extra=about(session.id, client=session.owner))
 
     def drop_idle(self, now: float) -> int:
         """Drop sessions that nobody has been attached to for the idle time; how many."""

@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-
 from google.protobuf.message import DecodeError
 
+from cloud_verifier.observe import SILENT, Observer
 from specwire.errors import DETAIL_KEY, BadRequest, SpecwireError
 
 logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def reporting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Turn what is raised inside into the call's status.
+async def reporting(
+    context: grpc.aio.ServicerContext[Any, Any], observer: Observer = SILENT
+) -> AsyncIterator[None]:
+    """Turn what is raised inside into the call's status, and tell the observer of it.
 
     Our own errors carry theirs, and bytes that are no message are the client's
     fault. Anything else is a fault of the service: the client learns that much,
@@ -27,9 +29,12 @@ async def reporting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
     try:
         yield
     except SpecwireError as error:
+        observer.refused(error)
         await _abort(context, error)
     except DecodeError:
-        await _abort(context, BadRequest("what was sent is no message of the protocol"))
+        garbage = BadRequest("what was sent is no message of the protocol")
+        observer.refused(garbage)
+        await _abort(context, garbage)
     except Exception as error:
         if isinstance(error, grpc.aio.AbortError):
             raise

@@ -1,15 +1,17 @@
 """The Python API of the edge.
 
-client = EdgeClient("127.0.0.1:7710")
-print(client.generate("Once upon a time").text)
+Example:
+    client = EdgeClient("127.0.0.1:7710")
+    print(client.generate("Once upon a time").text)
 
-async for token in client.stream(messages=[("user", "Hi")]):
-print(token.text, end="")
+    async for token in client.stream(messages=[("user", "Hi")]):
+        print(token.text, end="")
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -166,9 +168,7 @@ class EdgeClient:
             lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
         )
         _check_versions(served)
-        draft = await self._draft_side(
-            served, options, notify, by_template=messages is not None
-        )
+        draft = await self._draft_side(served, options, notify, by_template=messages is not None)
         if draft is None and options.mode is not Mode.STREAM:
             options = _without_draft(options)
         opening = opening_frame(
@@ -187,8 +187,10 @@ class EdgeClient:
         )
         stream.result = generation.result
         stream.result.notices = notices
-        async for token in generation:
-            yield token
+        # Closed with this iteration, so that a caller who leaves early ends the session too.
+        async with contextlib.aclosing(aiter(generation)) as tokens:
+            async for token in tokens:
+                yield token
 
     # --------------------------------------------------------------- drafting
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -95,7 +95,7 @@ class Generation:
 
     # ------------------------------------------------------------- iteration
 
-    async def __aiter__(self) -> AsyncIterator[Token]:
+    async def __aiter__(self) -> AsyncGenerator[Token, None]:
         """Tokens as they are committed.
 
         Raises:
@@ -107,8 +107,9 @@ class Generation:
             while self._machine.finished is None:
                 before = self._machine.frontier
                 try:
-                    async for token in self._converse():
-                        yield token
+                    async with contextlib.aclosing(self._converse()) as tokens:
+                        async for token in tokens:
+                            yield token
                 except SessionNotFound:
                     if not self._machine.opened:
                         raise
@@ -136,7 +137,7 @@ class Generation:
         if fruitless:
             await asyncio.sleep(min(0.1 * 2**fruitless, 2.0))
 
-    async def _converse(self) -> AsyncIterator[Token]:
+    async def _converse(self) -> AsyncGenerator[Token, None]:
         """One stream, from Open or Resume to its end or its breaking."""
         async with contextlib.AsyncExitStack() as stack:
             self._connected = False
@@ -156,9 +157,9 @@ class Generation:
                     frame = await stream.receive()
                     if frame is None:
                         return
-                    committed = self._take(frame)
+                    tokens = self._deliver(self._take(frame))
                     self._pump()
-                    for token in self._deliver(committed):
+                    for token in tokens:
                         yield token
             finally:
                 if writer is not None:
@@ -274,7 +275,7 @@ class Generation:
 
     def _pump(self) -> None:
         """Send what is ready, and tell the drafting thread what is wanted."""
-        if self._draft is None:
+        if self._draft is None or self._text.stopped:
             return
         machine = self._machine
         while (proposal := machine.next_proposal()) is not None:

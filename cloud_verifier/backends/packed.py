@@ -16,7 +16,13 @@ from transformers import AttentionInterface
 
 from cloud_verifier.backends.architecture import check_architecture, context_limit, token_width
 from cloud_verifier.backends.blocks import BlockPool, BlockTable
-from cloud_verifier.backends.paged_attention import LayerPool, PackedBatch, Span
+from cloud_verifier.backends.paged_attention import (
+    LayerPool,
+    PackedBatch,
+    Scoring,
+    Sight,
+    Span,
+)
 from specwire.errors import BadRequest, ModelError
 from specwire.ports import Step
 from specwire.vocabulary import Vocabulary
@@ -28,9 +34,6 @@ _DEFAULT_CONTEXT = 4096
 _PROBE_TOKENS = 12
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _ROUGH_TOLERANCE = 5e-2  # of 16-bit and quantised models, relative to the spread of the logits
-
-# Arguments that change nothing in what attention computes, or that are handled here.
-_HARMLESS = {"position_ids", "use_cache", "is_causal", "output_attentions", "cache_position"}
 
 _names = itertools.count()
 
@@ -77,6 +80,7 @@ class PackedBackend:
         self._tables: dict[int, BlockTable] = {}
         self._handles = itertools.count(1)
         self._batch: PackedBatch | None = None
+        self._chunks = _chunks(model.config)
         self._layers: dict[int, LayerPool] = {}
         self.bytes_per_token = self._probe()
         self._resize(self._blocks(wanted, kv_memory))
@@ -135,11 +139,12 @@ class PackedBackend:
         )
         return needed <= self._pool.available
 
-    def forward(self, steps: Sequence[Step]) -> list[torch.Tensor]:
+    def forward(self, steps: Sequence[Step]) -> list[Any]:
         """Evaluate a ragged batch in one forward, each sequence at most once.
 
-        Returns one float32 tensor for each step, shape (rows, width), on the
-        model's device. All steps are checked before any is evaluated.
+        Returns one float32 array for each step, shape (rows, width): a tensor on the
+        model's device, or numpy's where that is the CPU, whose operations on single
+        rows are quicker there. All steps are checked before any is evaluated.
 
         Raises:
             BadRequest: a token is not in the vocabulary, or the tokens exceed
@@ -150,10 +155,12 @@ class PackedBackend:
         self._check(steps)
         tables = [self._tables[step.sequence] for step in steps]
         try:
-            for step, table in zip(steps, tables, strict=True):
-                self._pool.truncate(table, step.keep)
-                self._write(table, step.tokens)
-            logits = self._run(steps, tables)
+            with torch.inference_mode():
+                for step, table in zip(steps, tables, strict=True):
+                    self._pool.truncate(table, step.keep)
+                for step, table in zip(steps, tables, strict=True):
+                    self._write(table, step.tokens)
+                logits = self._run(steps, tables)
         except BaseException:
             # Nothing is known about slots that were not filled.
             for step, table in zip(steps, tables, strict=True):
@@ -161,7 +168,9 @@ class PackedBackend:
             raise
         for table in tables:
             self._pool.publish(table)
-        return logits
+        if self._device.type == "cpu":
+            return [rows.numpy() for rows in logits]
+        return list(logits)
 
     # ---------------------------------------------------------------- forward
 
@@ -222,18 +231,16 @@ class PackedBackend:
         """(len(rows), width) float32 logits of the packed row's tokens `rows`."""
         self._batch = batch
         try:
-            with torch.inference_mode():
-                output = self._model(
-                    input_ids=torch.tensor([list(ids)], device=self._device),
-                    position_ids=torch.tensor([list(positions)], device=self._device),
-                    use_cache=False,
-                    logits_to_keep=torch.tensor(list(rows), device=self._device),
-                )
-                logits: torch.Tensor = output.logits[0]
+            output = self._model(
+                input_ids=torch.tensor([list(ids)], device=self._device),
+                position_ids=torch.tensor([list(positions)], device=self._device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(list(rows), device=self._device),
+            )
         finally:
             self._batch = None
-        # A copy made out here is an ordinary tensor, which callers may change in place.
-        return logits.to(torch.float32, copy=True)
+        logits: torch.Tensor = output.logits[0].float()
+        return logits
 
     def _attend(
         self,
@@ -246,15 +253,22 @@ class PackedBackend:
         scaling: float | None = None,
         dropout: float = 0.0,
         sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """Attention as transformers calls it: (1, heads, tokens, width) in, (1, tokens, …) out."""
-        strange = sorted(k for k, v in others.items() if v is not None and k not in _HARMLESS)
+        # Flags don't change the arithmetic; a tensor or a number that is not known here may.
+        strange = sorted(
+            name
+            for name, value in others.items()
+            if isinstance(value, (torch.Tensor, float)) and name != "position_ids"
+        )
         if strange or attention_mask is not None:
             what = ", ".join(strange) or "a mask of its own"
             raise ModelError(
                 f"{self._name}: {type(module).__name__} attends with {what}, which is not "
-                "supported; choose a model with plain causal or sliding-window attention"
+                "supported; choose another model"
             )
         assert self._batch is not None
         layer = self._layers.get(module.layer_idx)
@@ -263,7 +277,13 @@ class PackedBackend:
         keys, values = layer.write(
             self._batch.new_slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
         )
-        out = self._batch.attend(query[0], keys, values, scaling=scaling, window=sliding_window)
+        out = self._batch.attend(
+            query[0],
+            keys,
+            values,
+            sight=Sight(sliding_window, self._chunks.get(module.layer_idx)),
+            scoring=Scoring(scaling, softcap, s_aux),
+        )
         return out[None], None
 
     # ----------------------------------------------------------------- set-up
@@ -295,7 +315,9 @@ class PackedBackend:
         half = _PROBE_TOKENS // 2
         first, other = self.forward([Step(one, 0, tokens[:half], half), Step(two, 0, tokens, 1)])
         (second,) = self.forward([Step(one, half, tokens[half:], _PROBE_TOKENS - half)])
-        packed = torch.cat([first, second, other])
+        packed = torch.cat(
+            [torch.as_tensor(rows, device=self._device) for rows in (first, second, other)]
+        )
         wanted = torch.cat([own, own[-1:]])
         spread = float((wanted - wanted.mean(-1, keepdim=True)).abs().max())
         error = float((packed - wanted).abs().max()) / max(spread, 1e-6)
@@ -322,3 +344,14 @@ class PackedBackend:
                 f"takes {BLOCK * self.bytes_per_token}; give more KV memory"
             )
         return blocks
+
+
+def _chunks(config: Any) -> dict[int, int]:
+    """Positions of a chunk, for the layers that attend in chunks (Llama 4)."""
+    text = config.get_text_config(decoder=True)
+    kinds = getattr(text, "layer_types", None) or ()
+    return {
+        index: int(text.attention_chunk_size)
+        for index, kind in enumerate(kinds)
+        if kind == "chunked_attention"
+    }

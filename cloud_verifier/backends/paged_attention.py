@@ -22,6 +22,31 @@ shortest: padding costs less than another pass, up to there."""
 
 
 @dataclass(frozen=True)
+class Sight:
+    """Which keys a layer's queries see, besides none that come later.
+
+    window: the last so many, the query's own included. chunk: those of its own run of
+    so many positions.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How scores become weights.
+
+    scale: of the products; None for 1/√width. softcap: scores are squeezed into ±softcap
+    (Gemma 2). sinks: (heads,) a score that takes weight and gives nothing (GPT-OSS).
+    """
+
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Span:
     """One sequence's part of the packed row.
 
@@ -49,7 +74,7 @@ class _Group:
     query_at: torch.Tensor
     back: torch.Tensor
     tokens: torch.Tensor
-    masks: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+    masks: dict[tuple[Sight, int], torch.Tensor] = field(default_factory=dict)
 
     @property
     def most_keys(self) -> int:
@@ -59,17 +84,19 @@ class _Group:
     def most_queries(self) -> int:
         return self.queries.shape[0] // self.sequences
 
-    def mask(self, window: int | None, heads: int) -> torch.Tensor:
+    def mask(self, sight: Sight, heads: int) -> torch.Tensor:
         """(sequences, 1, heads × queries, keys) bool: which keys each query sees."""
-        known = self.masks.get((window, heads))
+        known = self.masks.get((sight, heads))
         if known is None:
             key_at = torch.arange(self.most_keys, device=self.keys.device)
-            distance = self.query_at[:, :, None] - key_at
-            sees = distance >= 0
-            if window is not None:
-                sees &= distance < window
+            query_at = self.query_at[:, :, None]
+            sees = key_at <= query_at
+            if sight.window is not None:
+                sees &= key_at > query_at - sight.window
+            if sight.chunk is not None:
+                sees &= key_at >= query_at - query_at % sight.chunk
             known = sees.repeat(1, heads, 1)[:, None]
-            self.masks[window, heads] = known
+            self.masks[sight, heads] = known
         return known
 
 
@@ -87,16 +114,15 @@ class PackedBatch:
         keys: torch.Tensor,
         values: torch.Tensor,
         *,
-        scaling: float | None,
-        window: int | None,
+        sight: Sight,
+        scoring: Scoring,
     ) -> torch.Tensor:
         """Attention output of the packed row.
 
         Args:
             query: (heads, tokens, width).
             keys, values: the pool of one layer, (slots, kv_heads, width).
-            scaling: of the scores; None for 1/√width.
-            window: keys that a query sees, itself included; None for all.
+            sight, scoring: of the layer.
 
         Returns:
             (tokens, heads, value width).
@@ -112,17 +138,35 @@ class PackedBatch:
             rows = rows.permute(2, 0, 1, 3, 4).reshape(n, kv_heads, shared * q, width)
             key = keys.index_select(0, group.keys).view(n, k, kv_heads, width).transpose(1, 2)
             value = values.index_select(0, group.keys).view(n, k, kv_heads, value_width)
-            attended = scaled_dot_product_attention(
-                rows,
-                key,
-                value.transpose(1, 2),
-                attn_mask=group.mask(window, shared),
-                scale=scaling,
-            )
+            attended = _weigh(rows, key, value.transpose(1, 2), group.mask(sight, shared), scoring)
             attended = attended.view(n, kv_heads, shared, q, value_width).permute(0, 3, 1, 2, 4)
             attended = attended.reshape(n * q, heads, value_width)
             out.index_copy_(0, group.tokens, attended.index_select(0, group.back))
         return out
+
+
+def _weigh(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scoring: Scoring,
+) -> torch.Tensor:
+    """Attention of (n, kv_heads, shared × queries, width) on (n, kv_heads, keys, width)."""
+    if scoring.softcap is None and scoring.sinks is None:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scoring.scale)
+    scale = query.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    scores = (query @ key.transpose(-1, -2)).float() * scale
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if scoring.sinks is not None:
+        kv_heads, rows = query.shape[1:3]
+        sinks = scoring.sinks.float().view(kv_heads, -1, 1)
+        sinks = sinks.expand(-1, -1, rows // sinks.shape[1]).reshape(1, kv_heads, rows, 1)
+        scores = torch.cat([scores, sinks.expand(len(scores), -1, -1, -1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[-2]]
+    return weights.to(value.dtype) @ value
 
 
 def _by_length(spans: Sequence[Span]) -> list[list[Span]]:

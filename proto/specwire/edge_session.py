@@ -193,6 +193,13 @@ class EdgeSession:
         return self._sent_end > self.frontier or self._asked_at >= self.frontier
 
     @property
+    def _over(self) -> bool:
+        # Known before the cloud says so: what is sent now would meet the end of the stream.
+        complete = self.opened and self.frontier >= self.max_frontier
+        ended = bool(self._output) and self._output[-1] in self._end_ids
+        return self.finished is not None or complete or ended
+
+    @property
     def _sent_end(self) -> int:
         return self._chain.start + self._chain.sent
 
@@ -371,7 +378,7 @@ class EdgeSession:
         The answer changes only with frames, drafts and proposals, so a caller
         asks again after each of them.
         """
-        if self.finished is not None or not self.opened:
+        if self._over or not self.opened:
             return None
         chain, gamma = self._chain, self.drafting.gamma
         if chain.end == self._exhausted_at:
@@ -426,7 +433,7 @@ class EdgeSession:
 
     def next_proposal(self) -> pb.Proposal | None:
         """What to send now; None if more must be drafted or a verdict awaited."""
-        if self.finished is not None or not self.opened:
+        if self._over or not self.opened:
             return None
         if not self._pacing_told:
             self._pacing_told = True

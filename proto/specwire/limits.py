@@ -23,6 +23,9 @@ class Limits:
     stop_bytes: int = 256
     logprobs: int = 20
     max_tokens: int = 1 << 20
+    sessions_per_client: int = 0
+    prompt: int = 0
+    requests_per_s: float = 0.0
 
     def to_proto(self) -> pb.Limits:
         """The message that says the same."""

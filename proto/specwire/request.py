@@ -104,6 +104,10 @@ def _check_room(prompt: int, committed: int, max_tokens: int, limits: Limits) ->
             f"the prompt has {prompt} tokens, but the context holds {limits.context}, "
             f"which must include at least one token of output; shorten the prompt"
         )
+    if limits.prompt and prompt > limits.prompt:
+        raise BadRequest(
+            f"the prompt has {prompt} tokens; this verifier takes {limits.prompt}; shorten it"
+        )
     if prompt + committed > limits.context:
         raise BadRequest(
             f"prompt and committed tokens are {prompt + committed}, "

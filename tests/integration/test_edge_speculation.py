@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +194,7 @@ async def test_a_full_draft_context_leaves_the_target_alone(
         assert len(result.token_ids) == 200
         assert result.finish_reason == "length"
         assert 0 < result.counts.accepted <= DRAFT_CONTEXT
-        longer = await settled(
-            client.complete(prompt, options=replace(options, max_tokens=300))
-        )
+        longer = await settled(client.complete(prompt, options=replace(options, max_tokens=300)))
         assert longer.finish_reason == "length"
         assert longer.prompt_tokens + len(longer.token_ids) == CONTEXT
         if temperature == 0.0:
@@ -245,9 +244,7 @@ async def test_a_draft_that_breaks_is_told_and_left_out(
             raise OSError("the disk is gone")
         return random_guess(SIZE)(prefix)
 
-    client = SourceClient(
-        verifier.address, str(near_draft), guess_source(breaks), notify=quiet
-    )
+    client = SourceClient(verifier.address, str(near_draft), guess_source(breaks), notify=quiet)
     async with client:
         alone = await client.complete("Hello", options=asking(60, mode=Mode.STREAM))
         result = await settled(client.complete("Hello", options=asking(60, mode=mode)))
@@ -427,6 +424,10 @@ def prompt_seen(
     return seen[0], result
 
 
+def ask(text: str, client: EdgeClient) -> Result:
+    return client.generate(text, options=asking(2))
+
+
 @pytest.mark.parametrize("add_bos", [False, True])
 def test_prompt_ids_are_the_references(folder: Path, add_bos: bool) -> None:
     path = write_tiny_gguf(
@@ -436,9 +437,7 @@ def test_prompt_ids_are_the_references(folder: Path, add_bos: bool) -> None:
     bos = SPECIALS.index(IM_START)
     with tiny_verifier(path) as verifier:
         for text in PROMPTS:
-            ids, result = prompt_seen(
-                verifier.address, path, lambda c, t=text: c.generate(t, options=asking(2))
-            )
+            ids, result = prompt_seen(verifier.address, path, partial(ask, text))
             wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
             assert list(ids) == [bos] * add_bos + wanted, text
             assert result.prompt_tokens == len(ids)

@@ -12,7 +12,10 @@ import grpc
 import numpy as np
 import pytest
 
+from cloud_verifier.engine import Engine
+from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import VerifierServer
+from cloud_verifier.service import VerifierService
 from specwire.limits import Limits
 from specwire.ports import Step
 from specwire.qrow import point_row
@@ -263,6 +266,25 @@ async def test_200_short_sessions_leave_nothing_behind() -> None:
         await asyncio.gather(*(several(first) for first in range(8)))
         await until(lambda: backend.sequences == 0)
         assert server.sessions <= 16
+
+
+async def test_a_session_that_ends_while_opened_is_on_its_way_loses_no_verdict() -> None:
+    # On the service itself, to hold Opened back for as long as it takes.
+    backend, limits = TableBackend(TABLE), Limits(context=256)
+    scheduler = Scheduler(Engine(backend), limits)
+    service = VerifierService(backend, LetterEncoder(), scheduler, limits)
+    context: Any = None  # used for errors only
+    scheduler.start()
+    frame = open_frame([1], max_tokens=3, pacing=pb.PACING_RUN_AHEAD)
+    slow = aiter(service.Generate(frame, context))
+    opened = (await anext(slow)).opened
+    beside = [f async for f in service.Generate(open_frame([1], max_tokens=20), context)]
+    assert len(beside) == 22
+    frames = [f async for f in slow]
+    assert opened.frontier == 1
+    assert [f.verdict.token for f in frames[:-1]] == greedy(1, 3)
+    assert frames[-1].finished.frontier == 4
+    await scheduler.stop()
 
 
 async def test_many_open_sessions_closed_at_once_leave_nothing_behind() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,16 +37,15 @@ pytestmark = pytest.mark.slow
 
 SIZE = 5
 TABLE = random_table(SIZE, seed=21, spread=1.2)
-OTHER = random_table(SIZE, seed=22, spread=1.2)
+OTHER = TABLE + random_table(SIZE, seed=22, spread=0.8)
 FIRST = 2
 """The prompt."""
 LENGTH = 3
-SESSIONS = 10_000
-"""Of a test: each kind of draft meets 20 000 in two temperatures.
+SESSIONS = 7_000
+"""Of a test; each temperature meets five times as many.
 
-Against the 124 degrees of freedom this notices, with probability 0.95, a
-distribution whose relative error has a root mean square of 11 % (weighted by
-probability).
+With 124 degrees of freedom this notices, with probability 0.95, a distribution whose
+relative error has a root mean square of 14 % (weighted by probability).
 """
 AT_ONCE = 50
 
@@ -224,12 +224,8 @@ class DenseDrafter(Drafter):
 class Slow(TableBackend):
     """Slow enough that drafts arrive while the cloud decodes ahead."""
 
-    def __init__(self, pause: Callable[[], None]) -> None:
-        super().__init__(TABLE)
-        self._pause = pause
-
     def forward(self, steps: Sequence[Step]) -> list[np.ndarray]:
-        self._pause()
+        time.sleep(0.004)
         return super().forward(steps)
 
 
@@ -237,8 +233,9 @@ async def test_running_ahead_is_lossless() -> None:
     # Which drafts are examined depends on time here; the distribution does not.
     temperature = 0.7
     draft = by_rows(honest(temperature), np.random.default_rng(4))
-    outputs, totals = await decoded(draft, temperature, pacing=pb.PACING_RUN_AHEAD)
+    outputs, totals = await decoded(draft, temperature, Slow(TABLE), pacing=pb.PACING_RUN_AHEAD)
     assert_lossless(outputs, temperature)
+    print("EX", totals)
     assert totals.examined > SESSIONS / 20
 
 
@@ -284,9 +281,9 @@ def test_the_comparison_notices_a_wrong_distribution() -> None:
 
 
 TINY_SESSIONS = 1_500
-"""On the transformers model. Over its 80-odd usable cells this notices, with probability
-0.95, only a relative error of 26 % root mean square: a coarse check that the real model's
-rows meet the right positions. The fine one is made on tables."""
+"""On the transformers model. Its two tokens fill fewer than 80 cells: this notices, with
+probability 0.95, only a relative error of 28 % root mean square. It is a coarse check that
+the real model's rows meet the right positions; the fine one is made on tables."""
 
 
 async def test_a_transformers_target_is_sampled_without_loss(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ class Stream:
 
     async def read(self) -> pb.CloudFrame | None:
         """The next frame, or None at the stream's regular end."""
-        frame = await asyncio.wait_for(self.call.read(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            frame = await self.call.read()
         return None if frame is grpc.aio.EOF else frame
 
     async def verdict(self) -> pb.Verdict:

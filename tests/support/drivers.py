@@ -124,6 +124,7 @@ class Faults:
     cut: the stream breaks, with frames under way lost. restart: the cloud forgets the
     session. repeat: an old proposal of this stream's session arrives again.
     stop: the draft fails for good. exhaust: the draft has nothing to say here.
+    abandon: a round in flight comes to nothing, and its stream ends with an error.
     """
 
     cut: float = 0.0
@@ -131,6 +132,7 @@ class Faults:
     repeat: float = 0.0
     stop: float = 0.0
     exhaust: float = 0.0
+    abandon: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -315,6 +317,10 @@ class Driver:
     def _end_round(self) -> None:
         work, self.work = self.work, None
         assert work is not None
+        if self.choose.random() < self.setup.faults.abandon:
+            self.cloud.abandon_work()
+            self._cut()
+            return
         frames = self.cloud.complete(work, self.setup.target.outcome(self.cloud, work))
         assert self.cloud.frontier > work.start
         if self.connected:

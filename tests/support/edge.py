@@ -235,9 +235,7 @@ class SourceClient(EdgeClient):
 def model_source(context: int) -> SourceFactory:
     """The draft model with a context of this many tokens."""
 
-    def make(
-        weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions
-    ) -> DraftSource:
+    def make(weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions) -> DraftSource:
         rules = DraftRules(
             params=options.sampling,
             mode=machine.request.mode,
@@ -272,9 +270,7 @@ class GuessSource:
 def guess_source(guess: Callable[[Sequence[int]], int | None]) -> SourceFactory:
     """A factory of `GuessSource`s; every session gets its own."""
 
-    def make(
-        weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions
-    ) -> DraftSource:
+    def make(weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions) -> DraftSource:
         coupled = machine.request.mode == pb.VERIFICATION_MODE_COUPLED
         return GuessSource(guess, with_q=not coupled)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import shlex
 import time
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -113,11 +114,12 @@ def test_the_opening_says_what_was_asked() -> None:
 
 
 def test_arguments_become_options() -> None:
-    args = parse(
+    line = (
         "generate hi --mode sync --verification coupled --gamma 3 --window 9 --temperature 0.5 "
         "--top-k 5 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty 0.2 "
-        "--frequency-penalty 0.3 --seed 4 --max-tokens 6 --stop a --stop b --logprobs 2".split()
+        "--frequency-penalty 0.3 --seed 4 --max-tokens 6 --stop a --stop b --logprobs 2"
     )
+    args = parse(shlex.split(line))
     options = options_from(args)
     assert options == GenerateOptions(
         sampling=SamplingParams(0.5, 5, 0.9, 0.1, 1.1, 0.2, 0.3),
@@ -139,7 +141,14 @@ def test_defaults_are_those_of_the_api_but_for_the_temperature() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "generate x --mode fast", "generate x --gamma many", "generate x y", "talk", "chat --json"],
+    [
+        "",
+        "generate x --mode fast",
+        "generate x --gamma many",
+        "generate x y",
+        "talk",
+        "chat --json",
+    ],
 )
 def test_wrong_arguments_exit_with_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -212,7 +221,7 @@ async def test_what_may_pass_is_tried_again(failure: SpecwireError) -> None:
 
 async def test_attempts_are_bounded_and_the_last_failure_is_told() -> None:
     attempts = Attempts(*(LinkError(name) for name in "abcdef"))
-    with pytest.raises(LinkError, match="^c$"):
+    with pytest.raises(LinkError, match=r"^c$"):
         await retrying(QUICK, attempts.attempt, attempts.on_wait)
     assert attempts.count == 3 and len(attempts.waits) == 2
 

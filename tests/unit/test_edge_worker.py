@@ -91,9 +91,11 @@ async def test_sessions_take_turns(worker: DraftWorker) -> None:
         worker.aim(run, 1, lambda: [0], stop)
     gate.release(200)
     await until(
-        lambda: len(heard_first.tokens) == 39
-        and len(heard_second.tokens) == 39
-        and len(heard_third.tokens) == 9
+        lambda: (
+            len(heard_first.tokens) == 39
+            and len(heard_second.tokens) == 39
+            and len(heard_third.tokens) == 9
+        )
     )
     names = [name for name, _ in log]
     # The first may have been alone for one token before the others came.

@@ -39,7 +39,7 @@ GOLDEN = 11400714819323198485  # 2^64 / φ, odd
 def reference_state(seed: int, position: int, purpose: int, salt: int = 0) -> int:
     state = splitmix(seed + GOLDEN)
     for word in (position, purpose, salt):
-        state = splitmix(state ^ ((splitmix(word + GOLDEN) + GOLDEN) % (2 * WORD)))
+        state = splitmix(state ^ ((splitmix(word + GOLDEN) + GOLDEN) % WORD))
     return state
 
 

@@ -132,7 +132,7 @@ class VocabularyInfo(_message.Message):
     def __init__(self, size: _Optional[int] = ..., fingerprint: _Optional[bytes] = ..., end_ids: _Optional[_Iterable[int]] = ..., bos_id: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("context", "gamma", "chain", "message_bytes", "sessions", "idle_s", "stops", "stop_bytes", "logprobs", "max_tokens")
+    __slots__ = ("context", "gamma", "chain", "message_bytes", "sessions", "idle_s", "stops", "stop_bytes", "logprobs", "max_tokens", "sessions_per_client", "prompt", "requests_per_s")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     GAMMA_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,9 @@ class Limits(_message.Message):
     STOP_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_PER_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_S_FIELD_NUMBER: _ClassVar[int]
     context: int
     gamma: int
     chain: int
@@ -153,7 +156,10 @@ class Limits(_message.Message):
     stop_bytes: int
     logprobs: int
     max_tokens: int
-    def __init__(self, context: _Optional[int] = ..., gamma: _Optional[int] = ..., chain: _Optional[int] = ..., message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., idle_s: _Optional[float] = ..., stops: _Optional[int] = ..., stop_bytes: _Optional[int] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+    sessions_per_client: int
+    prompt: int
+    requests_per_s: float
+    def __init__(self, context: _Optional[int] = ..., gamma: _Optional[int] = ..., chain: _Optional[int] = ..., message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., idle_s: _Optional[float] = ..., stops: _Optional[int] = ..., stop_bytes: _Optional[int] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ..., sessions_per_client: _Optional[int] = ..., prompt: _Optional[int] = ..., requests_per_s: _Optional[float] = ...) -> None: ...
 
 class SamplingFeatures(_message.Message):
     __slots__ = ("top_k", "top_p", "min_p", "penalties", "logprobs")
