@@ -1,142 +1,153 @@
 """The `cloud-verifier` command.
 
-Exit codes: 0 stopped as asked, 1 a model or address can't be used, 2 wrong
-arguments, 130 interrupted before it was ready.
+Exit codes: 0 stopped as asked, 1 a model, file or address can't be used, 2 wrong
+arguments or settings, 130 interrupted before it was ready.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import signal
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from cloud_verifier.backends.load import Target, load_target
-from cloud_verifier.server import VerifierServer
-from cloud_verifier.settings import Settings
+from cloud_verifier import logs
+from cloud_verifier.settings import (
+    OPTIONS,
+    Loaded,
+    Option,
+    check_exposure,
+    load_settings,
+    log_level_number,
+)
+from cloud_verifier.tokens import add_token, read_tokens, revoke_token
 from specwire import __version__
-from specwire.errors import SpecwireError
-from specwire.limits import Limits
+from specwire.errors import BadRequest, SpecwireError
+
+EXIT_UNUSABLE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    settings, log_level = _parse(argv)
-    logging.basicConfig(
-        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    args = _parser().parse_args(argv)
     try:
-        target = load_target(
-            settings.model,
-            dtype=settings.dtype,
-            device=settings.device,
-            context=settings.context,
-            threads=settings.threads,
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
-        )
-        asyncio.run(_serve(settings, target))
+        return _token(args) if args.command == "token" else _serve(args)
     except SpecwireError as error:
         print(f"cloud-verifier: {error}", file=sys.stderr)
-        return 1
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
+
+
+def _serve(args: argparse.Namespace) -> int:
+    flags = {o.key: getattr(args, o.key) for o in OPTIONS}
+    if args.verbose:
+        flags["log_level"] = "debug"
+    try:
+        loaded: Loaded = load_settings({**flags, "config": args.config}, os.environ)
+        warning = check_exposure(loaded.settings)
+    except BadRequest as error:
+        print(f"cloud-verifier: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    # What follows takes seconds to import, and needs packages that `token` does not.
+    from cloud_verifier import serve
+
+    settings = loaded.settings
+    logs.configure(settings.log_format, log_level_number(settings))
+    print(loaded.describe(), file=sys.stderr)
+    if warning is not None:
+        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+    access = serve.access_of(settings)  # before the model, which takes longer to load
+    asyncio.run(serve.serve(settings, serve.load(settings), access))
     return 0
 
 
-async def _serve(settings: Settings, target: Target) -> None:
-    limits = Limits(
-        context=target.backend.context,
-        gamma=settings.gamma,
-        chain=max(256, 4 * settings.gamma),
-        sessions=settings.sessions,
-        idle_s=settings.idle_s,
-    )
-    server = VerifierServer(target.backend, target.encoder, listen=settings.listen, limits=limits)
-    await server.start()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    print(
-        f"ready on {server.address}: {target.backend.name}, "
-        f"{len(target.backend.vocabulary)} tokens, context {target.backend.context}",
-        flush=True,
-    )
-    await stop.wait()
-    print("stopping: open sessions can be resumed elsewhere", file=sys.stderr, flush=True)
-    await server.stop(settings.grace_s)
+def _token(args: argparse.Namespace) -> int:
+    path = args.file or os.environ.get("SPECWIRE_TOKENS")
+    if not path:
+        print("cloud-verifier: give --file or set SPECWIRE_TOKENS", file=sys.stderr)
+        return EXIT_USAGE
+    file = Path(path).expanduser()
+    if args.action == "new":
+        print(add_token(file, args.name))
+        print(
+            f"This is {args.name}'s token; {file} keeps only its hash, so copy it now.\n"
+            "A running verifier takes it after SIGHUP.",
+            file=sys.stderr,
+        )
+    elif args.action == "revoke":
+        revoke_token(file, args.name)
+        print("A running verifier takes the file after SIGHUP.", file=sys.stderr)
+    else:
+        for name in read_tokens(file).names:
+            print(name)
+    return 0
 
 
-def _parse(argv: Sequence[str] | None) -> tuple[Settings, int]:
+# ---------------------------------------------------------------- command line
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cloud-verifier", description="Verify draft tokens with a large target model."
     )
     parser.add_argument("--version", action="version", version=f"specwire {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_token(commands)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a target model over gRPC",
         description="Serve a target model over gRPC. Prints one line when it is ready.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="Each option may also be set by a variable, --tls-cert by SPECWIRE_TLS_CERT, or in "
+        "the configuration file, as tls_cert. Flags come first, then variables, then the file.",
     )
     serve.add_argument(
-        "--model",
-        required=True,
-        default=argparse.SUPPRESS,
-        help="a Hugging Face id, a model folder, a .gguf file, or builtin:smollm2",
+        "--config", metavar="FILE", help="TOML file with settings (or SPECWIRE_CONFIG)"
     )
-    serve.add_argument("--listen", default=Settings.listen, metavar="HOST:PORT", help="address")
-    serve.add_argument(
-        "--dtype",
-        default=Settings.dtype,
-        choices=("auto", "float32", "bfloat16", "float16"),
-        help="of the weights; auto takes what the checkpoint says",
-    )
-    serve.add_argument("--device", default=Settings.device, help="auto, cpu, cuda, cuda:1, …")
-    serve.add_argument(
-        "--context",
-        type=_positive,
-        default=Settings.context,
-        help="tokens a session may hold; default: what the model was trained with",
-    )
-    serve.add_argument(
-        "--threads", type=_positive, default=Settings.threads, help="of the model on a CPU"
-    )
-    serve.add_argument(
-        "--gamma", type=_positive, default=Settings.gamma, help="most draft tokens in a proposal"
-    )
-    serve.add_argument(
-        "--sessions", type=_positive, default=Settings.sessions, help="most sessions at a time"
-    )
-    serve.add_argument(
-        "--idle",
-        dest="idle_s",
-        type=float,
-        default=Settings.idle_s,
-        metavar="SECONDS",
-        help="how long a session without a client is kept",
-    )
-    serve.add_argument(
-        "--grace",
-        dest="grace_s",
-        type=float,
-        default=Settings.grace_s,
-        metavar="SECONDS",
-        help="how long a stop waits for running calls",
-    )
-    serve.add_argument("-v", "--verbose", action="store_true", help="log more")
-    values = vars(parser.parse_args(argv))
-    log_level = logging.DEBUG if values.pop("verbose") else logging.WARNING
-    return Settings(**values), log_level
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in OPTIONS:
+        if option.group not in groups:
+            groups[option.group] = serve.add_argument_group(option.group)
+        _add_option(groups[option.group], option)
+    serve.add_argument("-v", "--verbose", action="store_true", help="the same as --log-level debug")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {value}")
-    return value
+def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    shown = "" if option.default is None or "default" in option.help else f" ({option.default})"
+    text = option.help.replace("%", "%%")
+    if isinstance(option.default, bool):
+        group.add_argument(
+            option.flag, dest=option.key, action="store_const", const="true", help=text
+        )
+    else:
+        group.add_argument(option.flag, dest=option.key, metavar=option.metavar, help=text + shown)
+
+
+def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    token = commands.add_parser(
+        "token",
+        help="make, list and revoke clients' tokens",
+        description="Make, list and revoke the tokens that clients show.",
+    )
+    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in (
+        ("new", "make a token, print it once, and append its hash to the file"),
+        ("list", "the clients that have one"),
+        ("revoke", "take a client's token out of the file"),
+    ):
+        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if name != "list":
+            action.add_argument("--name", required=True, help="of the client")
+        action.add_argument("--file", metavar="FILE", help="token file (or SPECWIRE_TOKENS)")
 
 
 if __name__ == "__main__":

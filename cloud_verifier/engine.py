@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from specwire.acceptance import (
 )
 from specwire.arrays import like, namespace
 from specwire.cloud_session import Outcome, Work
-from specwire.errors import SpecwireError
+from specwire.errors import Exhausted, SpecwireError
 from specwire.ports import Step, TargetBackend
 from specwire.qrow import stack_rows
 from specwire.request import SessionRequest
@@ -36,14 +37,15 @@ logger = logging.getLogger(__name__)
 class Job:
     """One session's share of a forward.
 
-    sequence: the backend's handle, None to begin one. keep: cached tokens that are committed.
-    tokens: committed tokens that are not cached yet, at least one.
-    work: the drafts to examine after them; None only fills the cache.
-    history: of the first drafted position, for penalties.
-    ready: when the job became ready, in seconds of time.perf_counter.
+    sequence: the backend's handle, None to begin one. prefix: all committed tokens, if
+    one is begun. keep: cached tokens that are committed. tokens: committed tokens to be
+    cached after them, at least one. work: the drafts to examine then; None only fills
+    the cache. history: of the first drafted position, for penalties. ready: when the
+    job became ready, in seconds of time.perf_counter.
     """
 
     sequence: int | None
+    prefix: Sequence[int]
     keep: int
     tokens: Sequence[int]
     work: Work | None
@@ -54,15 +56,40 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """sequence: the backend's handle. cached: committed tokens now in its cache.
+    """What became of a job.
 
-    A job with work has either outcome or error.
+    sequence: the backend's handle, None if it has none (any more). cached: committed
+    tokens now in its cache. shared: tokens that were at hand when it was begun. A job
+    with work has an outcome or an error, unless it was put off: then memory was short,
+    and it is to be tried again.
     """
 
     sequence: int | None
     cached: int
+    shared: int = 0
     outcome: Outcome | None = None
     error: SpecwireError | None = None
+    put_off: bool = False
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Results in the order of the jobs, and the handles that lost their cache to them."""
+
+    results: Sequence[JobResult]
+    evicted: frozenset[int]
+    forward_s: float
+
+
+@dataclass
+class _Turn:
+    """A job on its way through the engine."""
+
+    job: Job
+    sequence: int
+    shared: int
+    step: Step | None  # None: everything asked for was at hand
+    put_off: bool = False
 
 
 class Engine:
@@ -70,6 +97,7 @@ class Engine:
 
     def __init__(self, backend: TargetBackend) -> None:
         self._backend = backend
+        self._recent: OrderedDict[int, None] = OrderedDict()  # handles, least recent first
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -78,48 +106,106 @@ class Engine:
 
     def close(self, sequence: int) -> None:
         """Free a sequence."""
+        self._recent.pop(sequence, None)
         self._backend.close(sequence)
 
-    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """One forward for all jobs; a fault of one session's row is that session's alone."""
-        handles, fresh = [], []
-        for job in jobs:
-            if job.sequence is None:
-                fresh.append(self._backend.open())
-            handles.append(fresh[-1] if job.sequence is None else job.sequence)
-        started = time.perf_counter()
-        try:
-            logits = self._backend.forward(
-                [_step(job, handle) for job, handle in zip(jobs, handles, strict=True)]
-            )
-        except BaseException:
-            for handle in fresh:
-                self._backend.close(handle)
-            raise
-        timing = (started, int((time.perf_counter() - started) * 1e6))
-        return [
-            self._result(job, handle, rows, timing)
-            for job, handle, rows in zip(jobs, handles, logits, strict=True)
-        ]
+    def run(self, jobs: Sequence[Job]) -> RunResult:
+        """One forward for all jobs for which there is memory.
 
-    def _result(self, job: Job, sequence: int, logits: Any, timing: tuple[float, int]) -> JobResult:
-        started, forward_us = timing
-        cached = job.keep + len(job.tokens)
-        if job.work is None:
-            return JobResult(sequence, cached)
+        Where it is short, sequences that take no part lose their cache, the least
+        recently used first, and then the last jobs are put off. A fault of one
+        session's row is that session's alone.
+        """
+        turns = [self._begin(job) for job in jobs]
         try:
-            examination = self._examine(job, job.work, logits)
-        except SpecwireError as error:
-            return JobResult(sequence, cached, error=error)
-        accepted, token = int(examination.accepted), int(examination.token)
-        outcome = Outcome(
-            accepted=accepted,
-            token=token,
-            logprobs=self._logprobs(job, job.work, logits, accepted, token),
-            queue_us=max(0, int((started - job.ready) * 1e6)),
-            forward_us=forward_us,
-        )
-        return JobResult(sequence, cached + accepted, outcome)
+            evicted = self._make_room(turns)
+            active = [turn for turn in turns if turn.step is not None and not turn.put_off]
+            started = time.perf_counter()
+            steps = [turn.step for turn in active if turn.step is not None]
+            logits = self._backend.forward(steps) if steps else []
+            forward_s = time.perf_counter() - started
+        except BaseException:
+            for turn in turns:
+                if turn.job.sequence is None:
+                    self.close(turn.sequence)
+            raise
+        outcomes = self._examine_all(active, logits, started, forward_s)
+        results = [self._result(turn, outcomes.get(turn.sequence), evicted) for turn in turns]
+        return RunResult(results, frozenset(evicted), forward_s)
+
+    def _begin(self, job: Job) -> _Turn:
+        sequence, shared = job.sequence, 0
+        if sequence is None:
+            sequence = self._backend.open(job.prefix)
+            shared = self._backend.cached(sequence)
+        self._recent[sequence] = None
+        self._recent.move_to_end(sequence)
+        keep = max(job.keep, shared)
+        tokens = job.tokens[keep - job.keep :]
+        drafts = job.work.tokens if job.work is not None else ()
+        step = Step(sequence, keep, [*tokens, *drafts], len(drafts) + 1) if tokens else None
+        return _Turn(job, sequence, shared, step)
+
+    def _make_room(self, turns: Sequence[_Turn]) -> set[int]:
+        evicted: set[int] = set()
+        while True:
+            active = [turn for turn in turns if turn.step is not None and not turn.put_off]
+            if self._backend.fits([turn.step for turn in active if turn.step is not None]):
+                return evicted
+            taking_part = {turn.sequence for turn in active}
+            victim = next((h for h in self._recent if h not in taking_part), None)
+            if victim is not None:
+                self.close(victim)
+                evicted.add(victim)
+            elif len(active) > 1:
+                active[-1].put_off = True
+            else:
+                raise Exhausted(
+                    "the cache memory is too small for even one session of this length; "
+                    "serve with more KV memory or a smaller context"
+                )
+
+    def _result(
+        self, turn: _Turn, outcome: Outcome | SpecwireError | None, evicted: set[int]
+    ) -> JobResult:
+        gone = turn.sequence in evicted
+        sequence = None if gone else turn.sequence
+        if turn.put_off:
+            cached = 0 if gone else max(turn.job.keep, turn.shared)
+            return JobResult(sequence, cached, turn.shared, put_off=True)
+        cached = max(turn.job.keep + len(turn.job.tokens), turn.shared)
+        if gone:
+            return JobResult(None, 0, turn.shared)
+        if isinstance(outcome, SpecwireError):
+            return JobResult(sequence, cached, turn.shared, error=outcome)
+        accepted = outcome.accepted if outcome is not None else 0
+        return JobResult(sequence, cached + accepted, turn.shared, outcome)
+
+    def _examine_all(
+        self, turns: Sequence[_Turn], logits: Sequence[Any], started: float, forward_s: float
+    ) -> dict[int, Outcome | SpecwireError]:
+        """Outcomes by sequence. What is decided crosses to the host together, in the end."""
+        outcomes: dict[int, Outcome | SpecwireError] = {}
+        examined = []
+        for turn, rows in zip(turns, logits, strict=True):
+            if turn.job.work is None:
+                continue
+            try:
+                examination = self._examine(turn.job, turn.job.work, rows)
+            except SpecwireError as error:
+                outcomes[turn.sequence] = error
+            else:
+                examined.append((turn, turn.job.work, rows, examination))
+        decided = _to_host([examination for *_, examination in examined])
+        for (turn, work, rows, _), (accepted, token) in zip(examined, decided, strict=True):
+            outcomes[turn.sequence] = Outcome(
+                accepted=accepted,
+                token=token,
+                logprobs=self._logprobs(turn.job, work, rows, accepted, token),
+                queue_us=_microseconds(started - turn.job.ready),
+                forward_us=_microseconds(forward_s),
+            )
+        return outcomes
 
     def _examine(self, job: Job, work: Work, logits: Any) -> Examination:
         request, count = job.request, len(work.tokens)
@@ -166,11 +252,14 @@ class Engine:
         return result
 
 
-def _step(job: Job, sequence: int) -> Step:
-    drafts = job.work.tokens if job.work is not None else ()
-    return Step(
-        sequence=sequence,
-        keep=job.keep,
-        tokens=[*job.tokens, *drafts],
-        rows=len(drafts) + 1,
-    )
+def _microseconds(seconds: float) -> int:
+    # As the protocol's 32 bits hold them.
+    return min(max(0, int(seconds * 1e6)), (1 << 32) - 1)
+
+
+def _to_host(examinations: Sequence[Examination]) -> list[tuple[int, int]]:
+    if not examinations:
+        return []
+    xp = namespace(examinations[0].accepted)
+    pairs = [xp.stack([e.accepted, e.token]) for e in examinations]
+    return [(int(accepted), int(token)) for accepted, token in xp.stack(pairs).tolist()]

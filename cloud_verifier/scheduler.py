@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from cloud_verifier.engine import Engine, Job, JobResult
+from cloud_verifier.engine import Engine, Job, JobResult, RunResult
 from cloud_verifier.observe import SILENT, Observer, Round
+from cloud_verifier.prefill import ALONE, PrefillShare
 from cloud_verifier.sessions import LiveSession, SessionTable
 from specwire.cloud_session import Work
 from specwire.errors import SpecwireError, TargetFault
@@ -17,9 +20,6 @@ from specwire.sampling import History
 from specwire.v1 import verifier_pb2 as pb
 
 logger = logging.getLogger(__name__)
-
-PREFILL_CHUNK = 256
-"""Prompt tokens that a session may evaluate in one forward."""
 
 
 class Scheduler:
@@ -37,6 +37,8 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._draining = False
         self._task: asyncio.Task[None] | None = None
+        self._share = PrefillShare()
+        self._turns = itertools.count(1)
 
     def start(self) -> None:
         """Begin to run rounds, on the running event loop."""
@@ -72,46 +74,69 @@ class Scheduler:
                 await self._wake.wait()
                 self._wake.clear()
                 continue
-            jobs = [job for _, job in batch]
-            loop = asyncio.get_running_loop()
-            try:
-                results = await loop.run_in_executor(self._thread, self._engine.run, jobs)
-            except Exception:
-                logger.exception("the target forward failed for %d sessions", len(jobs))
-                results = [
-                    JobResult(
-                        job.sequence,
-                        0,
-                        error=TargetFault("the target model failed; see the verifier's log"),
-                    )
-                    for job in jobs
-                ]
+            done = await self._forward([job for _, job in batch])
             self._observer.forward_ended(len(batch))
-            for (session, job), result in zip(batch, results, strict=True):
+            self._forget_evicted(done.evicted)
+            for (session, job), result in zip(batch, done.results, strict=True):
                 self._finish(session, job, result, len(batch))
 
+    async def _forward(self, jobs: list[Job]) -> RunResult:
+        loop = asyncio.get_running_loop()
+        try:
+            done = await loop.run_in_executor(self._thread, self._engine.run, jobs)
+        except Exception as error:
+            fault = error if isinstance(error, SpecwireError) else None
+            if fault is None:
+                logger.exception("the target forward failed for %d sessions", len(jobs))
+                fault = TargetFault("the target model failed; see the verifier's log")
+            return RunResult(
+                [JobResult(job.sequence, 0, error=copy.copy(fault)) for job in jobs],
+                frozenset(),
+                0.0,
+            )
+        self._share.learn(
+            done.forward_s,
+            prefilled=sum(len(job.tokens) - (job.work is not None) for job in jobs),
+            rounds=sum(job.work is not None for job in jobs),
+        )
+        return done
+
+    def _forget_evicted(self, handles: frozenset[int]) -> None:
+        if handles:
+            for session in self.sessions:
+                if session.sequence in handles:
+                    session.sequence, session.cached = None, 0
+
     def _collect(self) -> list[tuple[LiveSession, Job]]:
+        """Every session that is ready, those first that have waited longest for their turn."""
+        ready = [s for s in self.sessions if s.outbox is not None and not s.state.ended]
+        ready.sort(key=lambda s: s.turn)
+        waiting = any(s.state.has_work() and self._missing(s) <= 0 for s in ready)
+        budget = self._share.tokens if waiting else ALONE
         batch = []
-        for session in list(self.sessions):
-            if session.outbox is None or session.state.ended:
-                continue
-            job = self._job(session)
+        for session in ready:
+            job = self._job(session, budget)
             if job is not None:
                 session.running = True
+                budget -= len(job.tokens) - (job.work is not None)
                 batch.append((session, job))
         return batch
 
-    def _job(self, session: LiveSession) -> Job | None:
-        state = session.state
+    def _missing(self, session: LiveSession) -> int:
         # The last committed token is evaluated in the round itself.
-        missing = state.frontier - 1 - session.cached
-        work = state.next_work() if missing <= PREFILL_CHUNK else None
-        if work is None and missing <= 0:
+        return session.state.frontier - 1 - session.cached
+
+    def _job(self, session: LiveSession, budget: int) -> Job | None:
+        state = session.state
+        missing = self._missing(session)
+        work = state.next_work() if missing <= max(budget, 0) else None
+        if work is None and (missing <= 0 or budget <= 0):
             return None
         keep = min(session.cached, state.frontier - 1)
-        stop = state.frontier if work is not None else keep + min(missing, PREFILL_CHUNK)
+        stop = state.frontier if work is not None else keep + min(missing, budget)
         return Job(
             sequence=session.sequence,
+            prefix=state.committed(0, state.frontier) if session.sequence is None else (),
             keep=keep,
             tokens=state.committed(keep, stop),
             work=work,
@@ -123,11 +148,21 @@ class Scheduler:
     def _finish(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:
         session.running = False
         session.sequence, session.cached = result.sequence, result.cached
-        session.ready_since = time.perf_counter()
         if session.state.ended:  # closed while the model ran
             self._release(session)
             return
-        self._apply(session, job, result, batch)
+        if result.put_off:
+            session.state.abandon_work()
+            return
+        session.state.note_shared_prompt(result.shared)
+        session.turn = next(self._turns)
+        session.ready_since = time.perf_counter()
+        try:
+            self._apply(session, job, result, batch)
+        except Exception:
+            # A fault of ours ends this session's stream, not everybody's rounds.
+            logger.exception("a round could not be completed")
+            self._fail(session, TargetFault("the verifier failed unexpectedly; see its log"))
         self._settle(session)
 
     def _apply(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:

@@ -101,11 +101,11 @@ class Access:
         Raises:
             Unauthenticated: it can't be told.
         """
+        if not self.closed:
+            return ANYONE
         name = self.check_token(context.invocation_metadata())
         if name is not None:
             return f"token:{name}"
-        if not self._certificates:
-            return ANYONE
         shown = context.auth_context()
         for key in ("x509_common_name", "x509_subject", "x509_subject_alternative_name"):
             value = next(iter(shown.get(key, ())), b"")

@@ -63,6 +63,7 @@ class LiveSession:
     outbox: Outbox | None = None  # of the stream or call attached now
     last_seen: float = field(default_factory=time.monotonic)
     ready_since: float = 0.0  # time.perf_counter of the last change
+    turn: int = 0  # grows; who has the lowest has waited longest
     running: bool = False  # a job of this session is in the model thread
     half_closed: bool = False  # the attached stream will send no more
     last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify
@@ -78,6 +79,7 @@ class LiveSession:
             )
         self.outbox = Outbox()
         self.half_closed = False
+        self.ready_since = time.perf_counter()
         return self.outbox
 
     def detach(self, outbox: Outbox) -> None:

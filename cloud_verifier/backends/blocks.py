@@ -59,10 +59,15 @@ class BlockPool:
         return len(self._free) + len(self._kept)
 
     def needed(self, table: BlockTable, keep: int, more: int) -> int:
-        """An upper bound of the fresh blocks that `write` takes after `truncate`."""
-        total = -(-(keep + more) // self.size)
-        whole = keep // self.size
-        return max(0, total - whole)
+        """Blocks that truncating to `keep` and writing `more` takes; below 0 if it gives some.
+
+        A block that others hold too is replaced if it is written to, and not given back.
+        """
+        kept = -(-keep // self.size)
+        fresh = -(-(keep + more) // self.size) - kept
+        if keep % self.size and self._uses[table.blocks[kept - 1]] > 1:
+            fresh += 1
+        return fresh - sum(self._uses[block] == 1 for block in table.blocks[kept:])
 
     def adopt(self, tokens: Sequence[int], limit: int) -> BlockTable:
         """A new sequence that already holds the known blocks which begin `tokens`.

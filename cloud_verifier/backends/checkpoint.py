@@ -15,9 +15,9 @@ from transformers import modeling_gguf_pytorch_utils as gguf_utils
 from transformers.utils import logging as transformers_logging
 
 from cloud_verifier.backends.architecture import check_architecture, token_width
+from cloud_verifier.backends.packed import PackedBackend
 from cloud_verifier.backends.source import Source
 from cloud_verifier.backends.tokenizer import TargetTokenizer
-from cloud_verifier.backends.transformers_backend import TransformersBackend
 from specwire.errors import ModelError, SpecwireError
 
 
@@ -27,9 +27,10 @@ def load_checkpoint(
     dtype: str,
     device: str,
     context: int | None,
+    kv_memory: int | None,
     threads: int | None,
     progress: Callable[[str], None],
-) -> tuple[TransformersBackend, TargetTokenizer]:
+) -> tuple[PackedBackend, TargetTokenizer]:
     """Load model and tokenizer. The arguments are those of `load.load_target`.
 
     Raises:
@@ -40,7 +41,7 @@ def load_checkpoint(
         torch.set_num_threads(threads)
     try:
         with _quiet():
-            return _load(source, dtype, place, context, progress)
+            return _load(source, dtype, place, context, kv_memory, progress)
     except SpecwireError:
         raise
     except Exception as error:
@@ -52,8 +53,9 @@ def _load(
     dtype: str,
     place: torch.device,
     context: int | None,
+    kv_memory: int | None,
     progress: Callable[[str], None],
-) -> tuple[TransformersBackend, TargetTokenizer]:
+) -> tuple[PackedBackend, TargetTokenizer]:
     files: dict[str, Any] = {"trust_remote_code": False}
     if source.gguf is not None:
         files["gguf_file"] = source.gguf
@@ -76,9 +78,14 @@ def _load(
         source.location, config=config, **options
     )
     encoder = TargetTokenizer(tokenizer, width=token_width(model.config), end_ids=_end_ids(model))
-    backend = TransformersBackend(model, encoder.vocabulary, name=source.name, context=context)
+    backend = PackedBackend(
+        model, encoder.vocabulary, name=source.name, context=context, kv_memory=kv_memory
+    )
     number = str(model.dtype).removeprefix("torch.")
-    progress(f"{source.name}: {number} on {place}, context {backend.context} tokens")
+    progress(
+        f"{source.name}: {number} on {place}, context {backend.context} tokens, cache for "
+        f"{backend.tokens} tokens of {backend.bytes_per_token} bytes"
+    )
     return backend, encoder
 
 

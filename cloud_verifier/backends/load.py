@@ -34,6 +34,7 @@ def load_target(
     dtype: Dtype = "auto",
     device: str = "auto",
     context: int | None = None,
+    kv_memory: int | None = None,
     threads: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Target:
@@ -46,6 +47,8 @@ def load_target(
             checkpoint states, and bfloat16 for GGUF files, which are unpacked.
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where there is one.
         context: most tokens of a sequence, if less than the model allows.
+        kv_memory: bytes for keys and values of all sequences; None for eight
+            sequences of full length.
         threads: CPU threads of torch, for the whole process; None leaves them.
         progress: called with one line of text before each part of the work.
 
@@ -69,6 +72,12 @@ def load_target(
 
     return Target(
         *load_checkpoint(
-            source, dtype=dtype, device=device, context=context, threads=threads, progress=progress
+            source,
+            dtype=dtype,
+            device=device,
+            context=context,
+            kv_memory=kv_memory,
+            threads=threads,
+            progress=progress,
         )
     )

@@ -104,6 +104,11 @@ class PackedBackend:
         return self._context
 
     @property
+    def tokens(self) -> int:
+        """Tokens that the cache memory holds, of all sequences together."""
+        return self._pool.count * BLOCK
+
+    @property
     def pool(self) -> BlockPool:
         """The blocks of cache memory, for measurements."""
         return self._pool

@@ -86,6 +86,7 @@ class CloudSession:
         self._chain = _Chain()
         self._asked = False
         self._in_flight: Work | None = None
+        self._prompt_noted = False
         self._proposal = 0
         self._verdict = 0
         self._usage = pb.Usage(prompt_tokens=len(request.prompt))
@@ -133,9 +134,14 @@ class CloudSession:
         usage.output_tokens = len(self._output)
         return usage
 
-    def note_cached_prompt(self, tokens: int) -> None:
-        """Record how much of the prompt needed no prefill."""
-        self._usage.cached_prompt_tokens = tokens
+    def note_shared_prompt(self, tokens: int) -> None:
+        """Record that so many tokens were at hand when the cache was begun.
+
+        Only the first time counts: what is rebuilt later was this session's own.
+        """
+        if not self._prompt_noted:
+            self._prompt_noted = True
+            self._usage.cached_prompt_tokens = min(tokens, len(self.request.prompt))
 
     # ----------------------------------------------------------------- frames
 

@@ -308,6 +308,11 @@ class EdgeSession:
         return news
 
     def _accepted(self, verdict: pb.Verdict) -> list[int]:
+        if verdict.accepted > verdict.examined:
+            raise ProtocolError(
+                f"verdict {verdict.number} accepts {verdict.accepted} tokens "
+                f"of {verdict.examined} examined"
+            )
         if not verdict.accepted:
             return []
         chain = self._chain
@@ -414,7 +419,11 @@ class EdgeSession:
         return True
 
     def draft_exhausted(self, chain: int) -> None:
-        """The draft can't go on from the chain's end (its context is full, say)."""
+        """The draft can't go on from the chain's end (its context is full, say).
+
+        What was drafted is sent at once then. So it must not depend on which token
+        was drawn last, or that token's arrival in time would.
+        """
         if chain == self._chain.drafted_as:
             self._exhausted_at = self._chain.end
 

@@ -39,11 +39,18 @@ class TargetBackend(Protocol):
     def context(self) -> int:
         """Most tokens that a sequence may hold."""
 
-    def open(self) -> int:
-        """Start an empty sequence and return its handle."""
+    def open(self, tokens: Sequence[int] = ()) -> int:
+        """Start a sequence that will begin with `tokens`; returns its handle.
+
+        Where a beginning of them is at hand from another sequence, it is cached
+        already: ask `cached`. The last of `tokens` never is.
+        """
 
     def cached(self, sequence: int) -> int:
         """How many tokens the sequence holds."""
+
+    def fits(self, steps: Sequence[Step]) -> bool:
+        """Whether there is cache memory for a forward of these steps."""
 
     def forward(self, steps: Sequence[Step]) -> list[Any]:
         """Evaluate a ragged batch, each sequence at most once.

@@ -6,8 +6,8 @@ server or batched with others draws what it drew before.
 The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) read at an index
 instead of in sequence: value i of the stream with state s is mix(s + (i+1)·φ).
 The stream's state is a hash of seed, position and purpose. It is written in
-wrapping 64-bit integers, which numpy and torch share, so that both ends compute
-the same bits on any device.
+wrapping 64-bit integers, which numpy and torch share, so that both ends draw the
+same bits on any device; only the last bit of a logarithm may differ between them.
 """
 
 from __future__ import annotations

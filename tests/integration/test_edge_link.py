@@ -71,17 +71,16 @@ def quiet(line: str) -> None:
 # ── cuts ─────────────────────────────────────────────────────────────────────────────
 
 
-async def through(relay: Relay, draft: str, mode: Mode, rule: str) -> tuple[Result, str]:
-    """A generation whose link breaks as planned, from its first token on."""
+async def through(relay: Relay, draft: str, mode: Mode, rule: str, texts: list[str]) -> Result:
+    """A generation whose link breaks as planned, from its first token on; fills `texts`."""
     async with EdgeClient(relay.address, draft=draft, threads=1, notify=quiet) as client:
         options = asking(TOKENS, mode=mode, gamma=2, **RULES[rule])
         stream = client.stream(PROMPT, options=options)
-        texts: list[str] = []
         async for token in stream:
-            if not texts:
-                relay.arm()
             texts.append(token.text)
-    return stream.result, "".join(texts)
+            if len(texts) == 1:
+                relay.arm()
+    return stream.result
 
 
 @pytest.mark.slow
@@ -91,9 +90,10 @@ async def test_cuts_after_any_number_of_bytes(
 ) -> None:
     async def one(mode: Mode, seed: int) -> int:
         async with Relay(verifier.address, byte_budgets(seed, 350, 1000, 9)) as relay:
-            result, text = await settled(through(relay, draft, mode, rule), 90)
+            texts: list[str] = []
+            result = await settled(through(relay, draft, mode, rule, texts), 90)
         assert result.token_ids == undisturbed[rule].token_ids, mode
-        assert text == result.text == undisturbed[rule].text, mode
+        assert "".join(texts) == result.text == undisturbed[rule].text, mode
         assert result.finish_reason == "length"
         assert result.reconnections > 0
         return relay.cuts
@@ -109,24 +109,25 @@ async def test_cuts_at_any_time(
     verifier: VerifierThread, draft: str, undisturbed: dict[str, Result], rule: str
 ) -> None:
     async def one(mode: Mode, seed: int) -> int:
-        draw = random.Random(seed)
-        async with Relay(verifier.address) as relay:
+        draw, texts = random.Random(seed), list[str]()
 
-            async def cutting() -> None:
-                while True:
-                    await asyncio.sleep(draw.uniform(0.02, 0.2))
+        async def cutting(relay: Relay) -> None:
+            # At any time, but after some progress: on a slow machine it would be endless else.
+            seen = 0
+            while True:
+                await asyncio.sleep(draw.uniform(0.02, 0.2))
+                if relay.cuts and len(texts) > seen:
                     relay.cut()
+                    seen = len(texts)
 
-            work = asyncio.create_task(through(relay, draft, mode, rule))
-            while relay.cuts == 0 and not work.done():  # noqa: ASYNC110  (armed at a token)
-                await asyncio.sleep(0.005)
-            cutter = asyncio.create_task(cutting())
+        async with Relay(verifier.address) as relay:
+            cutter = asyncio.create_task(cutting(relay))
             try:
-                result, text = await settled(work, 90)
+                result = await settled(through(relay, draft, mode, rule, texts), 90)
             finally:
                 cutter.cancel()
         assert result.token_ids == undisturbed[rule].token_ids, mode
-        assert text == undisturbed[rule].text, mode
+        assert "".join(texts) == undisturbed[rule].text, mode
         return relay.cuts
 
     cuts = await asyncio.gather(*(one(mode, seed) for seed, mode in enumerate(ALL_MODES, 10)))

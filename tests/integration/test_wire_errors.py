@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -711,6 +712,41 @@ async def test_a_failing_target_is_reported_to_the_sessions_of_that_forward(
         await persist(stub, drafter)
         assert drafter.output == backend.greedy(token, OUTPUT)
     await until(lambda: backend.sequences == 0)
+
+
+class Cracked(list[bytes]):
+    """Token contents that can't be read for one token, so that a commit fails halfway."""
+
+    whole = False
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 4 and not self.whole:
+            raise IndexError("cracked")
+        return super().__getitem__(index)
+
+
+async def test_a_fault_of_the_verifier_ends_one_stream_and_not_all(
+    backend: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    pieces = Cracked(backend.vocabulary.pieces)
+    backend.vocabulary = replace(backend.vocabulary, pieces=pieces)
+    backend.table[3] = [0, 0, 0, 0, 9]
+    backend.table[:3] = [0, 0, 9, 0, 0]
+    async with serving(backend, LetterEncoder(), LIMITS) as server, stub_for(server) as stub:
+        stream = Stream.decode(stub)
+        await stream.send(open_frame([3], max_tokens=2))
+        opened = await stream.opened()
+        await stream.send(pb.Proposal(number=1, chain=1, start=1))
+        failure = await stream.failure()
+        assert failure.status is grpc.StatusCode.DATA_LOSS
+        assert "cracked" in caplog.text
+        other = drafter_of([0])
+        await persist(stub, other)
+        assert other.output == [2] * OUTPUT
+        pieces.whole = True
+        answer = await stub.Close(pb.CloseRequest(session_id=opened.session_id))
+        assert answer.existed
+        await until(lambda: backend.sequences == 0)
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-3, 100.0])

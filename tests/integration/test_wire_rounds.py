@@ -142,6 +142,7 @@ class Watched:
         self.batches: list[int] = []
         self.name, self.vocabulary, self.context = inner.name, inner.vocabulary, inner.context
         self.open, self.cached, self.close = inner.open, inner.cached, inner.close
+        self.fits = inner.fits
 
     def forward(self, steps: Sequence[Step]) -> list[Any]:
         time.sleep(0.003)  # the model thread's: the event loop goes on

@@ -284,6 +284,8 @@ async def test_a_session_that_ends_while_opened_is_on_its_way_loses_no_verdict()
     assert opened.frontier == 1
     assert [f.verdict.token for f in frames[:-1]] == greedy(1, 3)
     assert frames[-1].finished.frontier == 4
+    # None of them waited longer than the test has run.
+    assert all(f.verdict.queue_us < 20_000_000 for f in frames[:-1])
     await scheduler.stop()
 
 

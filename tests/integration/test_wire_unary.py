@@ -260,6 +260,20 @@ async def test_a_broken_generate_goes_on_with_resume(stub: rpc.VerifierAsyncStub
     assert drafter.output == whole.output
 
 
+async def test_generate_with_the_key_of_a_waiting_session_streams_the_rest(
+    stub: rpc.VerifierAsyncStub,
+) -> None:
+    whole = drafter_of("greedy")
+    await persist(stub, whole)
+    drafter = drafter_of("greedy", open_key=b"0123456789abcdef")
+    await by_verify(stub, drafter, rounds=2)
+    stream = Stream(stub.Generate(drafter.open))
+    drafter.reopens = True
+    for frame in await stream.rest():
+        drafter.take(frame)
+    assert drafter.output == whole.output
+
+
 async def test_close_frees_the_session_and_may_be_repeated(
     stub: rpc.VerifierAsyncStub, server: VerifierServer, backend: TableBackend
 ) -> None:

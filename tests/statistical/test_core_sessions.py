@@ -199,13 +199,9 @@ def outputs(setup: Setup, runs: int, length: int) -> Counter[tuple[int, ...]]:
     ],
     ids=["sync", "run ahead", "pipeline"],
 )
-def test_three_tokens_are_distributed_as_the_target(
-    drafting: Drafting, pacing: pb.Pacing
-) -> None:
+def test_three_tokens_are_distributed_as_the_target(drafting: Drafting, pacing: pb.Pacing) -> None:
     """20 000 sessions over a link that breaks. Error probability 1e-6."""
-    setup = make_setup(
-        TARGET, DRAFT, drafting, pacing=pacing, faults=CUT, max_tokens=4
-    )
+    setup = make_setup(TARGET, DRAFT, drafting, pacing=pacing, faults=CUT, max_tokens=4)
     seen = outputs(setup, 20_000, 3)
     assert chi_square_p(seen, exact_outputs(TARGET, setup.target.params, 0, 3)) > ERROR
 
@@ -284,7 +280,5 @@ def test_a_drafted_end_token_is_not_sent_sooner_than_another(
     Error probability 1e-6.
     """
     table = np.log(np.array([[0.4, 0.25, 0.35]] * 3))
-    setup = make_setup(
-        table, table, drafting, pacing=pacing, max_tokens=6, end_ids=frozenset({2})
-    )
+    setup = make_setup(table, table, drafting, pacing=pacing, max_tokens=6, end_ids=frozenset({2}))
     assert chi_square_p(outputs(setup, 8_000, 3), texts(table, 2, 3)) > ERROR

@@ -173,13 +173,16 @@ class ScriptBackend:
         self._lengths: dict[int, int] = {}
         self._handles = itertools.count(1)
 
-    def open(self) -> int:
+    def open(self, tokens: Sequence[int] = ()) -> int:
         handle = next(self._handles)
         self._lengths[handle] = 0
         return handle
 
     def cached(self, sequence: int) -> int:
         return self._lengths[sequence]
+
+    def fits(self, steps: Sequence[Step]) -> bool:
+        return True
 
     def forward(self, steps: Sequence[Step]) -> list[np.ndarray]:
         threading.Event().wait(self._step_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -17,10 +18,10 @@ from specwire.v1 import verifier_pb2_grpc as rpc
 
 @contextlib.asynccontextmanager
 async def serving(
-    backend: TargetBackend, encoder: PromptEncoder, limits: Limits | None = None
+    backend: TargetBackend, encoder: PromptEncoder, limits: Limits | None = None, **more: Any
 ) -> AsyncIterator[VerifierServer]:
-    """A running verifier on a free loopback port."""
-    server = VerifierServer(backend, encoder, listen="127.0.0.1:0", limits=limits)
+    """A running verifier on a free loopback port; `more` are arguments of `VerifierServer`."""
+    server = VerifierServer(backend, encoder, listen="127.0.0.1:0", limits=limits, **more)
     await server.start()
     try:
         yield server

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 from scipy import stats
+
+K = TypeVar("K", bound=Hashable)
 
 ERROR = 1e-6
 """Probability that one test rejects although the distributions are equal.
@@ -14,7 +17,7 @@ implementation would have been given an unlucky seed.
 """
 
 
-def chi_square_p(observed: Mapping[Hashable, int], expected: Mapping[Hashable, float]) -> float:
+def chi_square_p(observed: Mapping[K, int], expected: Mapping[K, float]) -> float:
     """p-value of `observed` counts against `expected` probabilities.
 
     Cells expected fewer than 5 times are put together; an outcome of probability

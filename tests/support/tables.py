@@ -46,7 +46,7 @@ class TableBackend:
         self._sequences: dict[int, list[int]] = {}
         self._handles = itertools.count(1)
 
-    def open(self) -> int:
+    def open(self, tokens: Sequence[int] = ()) -> int:
         handle = next(self._handles)
         self._sequences[handle] = []
         return handle
@@ -58,6 +58,9 @@ class TableBackend:
     def sequences(self) -> int:
         """How many are open."""
         return len(self._sequences)
+
+    def fits(self, steps: Sequence[Step]) -> bool:
+        return True
 
     def forward(self, steps: Sequence[Step]) -> list[np.ndarray]:
         self.forwards += 1

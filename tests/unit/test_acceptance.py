@@ -220,9 +220,7 @@ def test_committed_tokens_are_distributed_as_the_target(
     size: int, gamma: int, rule: QRule, zeros: bool
 ) -> None:
     model = Model(size, 10 * size + gamma, zeros=zeros)
-    assert_equal_distributions(
-        committed(model, rule, gamma, numpy_array), model.joint(gamma + 1)
-    )
+    assert_equal_distributions(committed(model, rule, gamma, numpy_array), model.joint(gamma + 1))
 
 
 @pytest.mark.parametrize("gamma", [3, 4])
@@ -247,9 +245,7 @@ def test_the_same_with_drafts_that_the_target_excludes(gamma: int) -> None:
 )
 def test_the_same_in_torch(size: int, gamma: int, rule: QRule) -> None:
     model = Model(size, 40 + gamma, zeros=True)
-    assert_equal_distributions(
-        committed(model, rule, gamma, torch_array), model.joint(gamma + 1)
-    )
+    assert_equal_distributions(committed(model, rule, gamma, torch_array), model.joint(gamma + 1))
 
 
 def test_the_sum_finds_a_wrong_rule() -> None:
@@ -399,9 +395,7 @@ def test_s2_both_sides_truncate(make: Make) -> None:
     params = SamplingParams(top_k=2)
     p = distribution(np.log([[0.5, 0.3, 0.2]] * 2), params)
     assert p[0] == pytest.approx([0.625, 0.375, 0.0], abs=EXACT)
-    q = draft_row(
-        np.log([0.4, 0.3001, 0.2999]), params, Truncation(1.0, 16, 6), size=3
-    )
+    q = draft_row(np.log([0.4, 0.3001, 0.2999]), params, Truncation(1.0, 16, 6), size=3)
     assert q.ids.tolist() == [0, 1]
     rows, result = make(p), np.zeros(3)
     for token, weight in zip(q.ids.tolist(), q.probs.tolist(), strict=True):
@@ -567,9 +561,7 @@ def test_the_coupled_token_follows_p(make: Make, p: list[float]) -> None:
                     uniform = np.full(len(p), HIGH)
                     uniform[i], uniform[j] = node, u
                     row = make(-np.log1p(-uniform)[None])
-                    result = examine_coupled(
-                        make(np.array([p])), make(np.zeros(0, np.int64)), row
-                    )
+                    result = examine_coupled(make(np.array([p])), make(np.zeros(0, np.int64)), row)
                     return int(int(result.token) == i)
 
                 product *= pieces(wins).get(1, 0.0)

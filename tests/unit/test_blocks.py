@@ -47,7 +47,7 @@ class Pool(RuleBasedStateMachine):
         try:
             copied = self.pool.write(table, tokens)
         except OutOfBlocks:
-            assert not fits or keep < 0
+            assert not fits
             assert len(table.tokens) == keep
             return
         if copied is not None:
@@ -55,6 +55,7 @@ class Pool(RuleBasedStateMachine):
             for offset in range(SIZE):
                 if source * SIZE + offset in self.memory:
                     self.memory[target * SIZE + offset] = self.memory[source * SIZE + offset]
+        assert fits
         self.fill(table, keep)
         self.pool.publish(table)
 

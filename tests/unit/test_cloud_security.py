@@ -96,7 +96,7 @@ def test_a_bad_line_is_named_by_number_and_not_shown(file: Path):
 
 
 def test_a_file_that_cannot_be_read_or_written_is_said(tmp_path: Path):
-    with pytest.raises(BadRequest, match="can't read the token file .*No such file"):
+    with pytest.raises(BadRequest, match=r"can't read the token file .*No such file"):
         read_tokens(tmp_path / "absent")
     with pytest.raises(BadRequest, match="can't write the token file"):
         add_token(tmp_path / "no" / "folder", "alice")

@@ -206,6 +206,14 @@ def test_a_promise_holds_nothing_back_where_that_gains_nothing(fields: dict[str,
     assert verdict_of(run(cloud, 1, A)).token == A
 
 
+def test_a_promise_taken_back_during_the_round_counts() -> None:
+    cloud = session()
+    cloud.receive(draft(2, C, continues=True))
+    work = work_of(cloud)
+    cloud.receive(draft(3, number=2))
+    assert verdict_of(cloud.complete(work, Outcome(1, A))).token == A
+
+
 def test_a_rejection_is_never_held_back() -> None:
     cloud = session()
     cloud.receive(draft(2, C, D, continues=True))
@@ -560,7 +568,7 @@ def test_committed_positions() -> None:
 
 def test_usage_is_a_copy() -> None:
     cloud = session()
-    cloud.note_cached_prompt(1)
+    cloud.note_shared_prompt(1)
     usage = cloud.usage()
     usage.rounds = 99
     assert (cloud.usage().rounds, cloud.usage().cached_prompt_tokens) == (0, 1)

@@ -162,7 +162,7 @@ def test_a_broken_file_is_refused(config: Path, content: bytes, message: str):
 
 
 def test_a_missing_file_and_a_missing_model_are_refused(config: Path):
-    with pytest.raises(BadRequest, match="can't read the configuration .*No such file"):
+    with pytest.raises(BadRequest, match=r"can't read the configuration .*No such file"):
         load({"config": str(config)})
     with pytest.raises(BadRequest, match="no model is set: give --model"):
         load_settings({}, {})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwire.cloud_session import CloudSession
+from specwire.cloud_session import CloudSession, Outcome
 from specwire.codec import decode_q, encode_dense, encode_q
-from specwire.errors import BadRequest, SpecwireError, Unconnected, Unsupported
+from specwire.errors import BadRequest, Unconnected, Unsupported
 from specwire.limits import Limits
 from specwire.qrow import QRow, point_row
 from specwire.request import SessionRequest
@@ -50,7 +53,7 @@ def drafts(draw: st.DrawFn) -> tuple[int, list[int], list[QRow]]:
             )
         )
         edges = [0, *sorted(cuts), 1 << bits]
-        weights = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+        weights = [b - a for a, b in itertools.pairwise(edges)]
         rows.append(row_of(dict(zip(support, weights, strict=True)), bits))
         tokens.append(draw(st.sampled_from(support)))
     return bits, tokens, rows
@@ -224,9 +227,7 @@ def test_coupled_sessions_take_no_q() -> None:
 
 # ── random bytes ─────────────────────────────────────────────────────────────────────
 
-token_lists = st.lists(
-    st.integers(0, SIZE - 1).filter(lambda i: i != PADDING), max_size=8
-)
+token_lists = st.lists(st.integers(0, SIZE - 1).filter(lambda i: i != PADDING), max_size=8)
 
 
 @settings(max_examples=400, deadline=None)
@@ -242,7 +243,7 @@ def test_random_sparse_bytes_decode_or_are_bad_requests(
     for token, row in zip(tokens, decoded, strict=True):
         assert row.prob(token) > 0 and row.probs.sum() == 1.0
         assert (row.probs > 0).all() and (np.diff(row.ids) > 0).all()
-        assert 0 <= row.ids[0] and row.ids[-1] < SIZE and PADDING not in row.ids
+        assert row.ids[0] >= 0 and row.ids[-1] < SIZE and PADDING not in row.ids
 
 
 @settings(max_examples=100, deadline=None)
@@ -264,10 +265,8 @@ def test_random_frames_never_break_a_session(raw: bytes) -> None:
     except DecodeError:
         return
     session = new_session()
-    try:
+    with contextlib.suppress(BadRequest, Unconnected, Unsupported):
         session.receive(proposal)
-    except SpecwireError as error:
-        assert isinstance(error, (BadRequest, Unconnected, Unsupported))
     assert session.frontier == 2
 
 
@@ -293,22 +292,19 @@ numbers = st.integers(0, 20) | st.integers(0, 2**64 - 1)
             st.lists(st.integers(0, 4) | st.integers(0, 2**32 - 1), max_size=10),
             st.lists(st.sampled_from([0, 1, 2, 7]), max_size=12).map(bytes),
             st.booleans(),
-            st.integers(0, 4),  # type: ignore[arg-type]
+            st.integers(0, 4),
         ),
         max_size=8,
     )
 )
 def test_random_proposals_never_break_a_session(proposals: list[pb.Proposal]) -> None:
     """Whatever comes, a session stays able to run its rounds."""
-    from specwire.cloud_session import Outcome
-
     session = new_session()
     for proposal in proposals:
         before = repr(vars(session))
         try:
             session.receive(proposal)
-        except SpecwireError as error:
-            assert isinstance(error, (BadRequest, Unconnected, Unsupported))
+        except (BadRequest, Unconnected, Unsupported):
             assert repr(vars(session)) == before
         work = session.next_work()
         if work is not None:

@@ -64,5 +64,5 @@ def test_n4_every_token_accepted() -> None:
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(-0.1, 1), (1.1, 1), (0.5, -1), (float("nan"), 2)])
 def test_values_out_of_range_are_refused(alpha: float, gamma: int) -> None:
-    with pytest.raises(ValueError, match="alpha|gamma"):
+    with pytest.raises(ValueError, match=r"alpha|gamma"):
         expected_tokens(alpha, gamma)

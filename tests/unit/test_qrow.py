@@ -90,9 +90,7 @@ def test_the_support_lies_within_the_smallest_covering_set(
 
 @settings(max_examples=100, deadline=None)
 @given(logits_arrays, truncations, st.floats(LOW, HIGH))
-def test_a_drawn_token_has_mass(
-    logits: np.ndarray, truncation: Truncation, noise: float
-) -> None:
+def test_a_drawn_token_has_mass(logits: np.ndarray, truncation: Truncation, noise: float) -> None:
     row = draft_row(logits, PLAIN, truncation, size=len(logits))
     assert row.prob(draw_row(row, noise)) > 0.0
 
@@ -165,7 +163,9 @@ def test_logits_that_are_no_numbers_are_an_error_that_says_so(
         coupled_draft(logits, params, seed=1, position=5, size=3)
 
 
-@pytest.mark.parametrize("params", [PLAIN, SamplingParams(top_p=0.9), SamplingParams(temperature=0)])
+@pytest.mark.parametrize(
+    "params", [PLAIN, SamplingParams(top_p=0.9), SamplingParams(temperature=0)]
+)
 def test_ids_without_any_chance_are_left_out(params: SamplingParams) -> None:
     logits = np.array([-np.inf, 2.0, -np.inf, 1.0], np.float32)
     row = draft_row(logits, params, Truncation(1.0, 16, 6), size=4)
@@ -228,9 +228,7 @@ def test_a_coupled_draft_is_the_argmax_over_the_whole_vocabulary() -> None:
 def test_coupled_drafts_follow_q() -> None:
     """Chi-square over 20 000 positions. Error probability 1e-6."""
     logits = np.log(np.array([0.5, 0.2, 0.2, 0.1], np.float32))
-    draws = Counter(
-        coupled_draft(logits, PLAIN, seed=3, position=i, size=4) for i in range(20_000)
-    )
+    draws = Counter(coupled_draft(logits, PLAIN, seed=3, position=i, size=4) for i in range(20_000))
     assert chi_square_p(draws, {0: 0.5, 1: 0.2, 2: 0.2, 3: 0.1}) > ERROR
 
 

@@ -54,7 +54,9 @@ def reference_exponential(seed: int, position: int, token: int) -> float:
 
 
 CASES = list(
-    itertools.product([0, 1, 42, 2**63, TOP], [0, 1, 57, 2**31, 2**40], list(Purpose), [0, 7, 2**33])
+    itertools.product(
+        [0, 1, 42, 2**63, TOP], [0, 1, 57, 2**31, 2**40], list(Purpose), [0, 7, 2**33]
+    )
 )
 
 
@@ -68,9 +70,7 @@ def test_splitmix_itself_is_the_published_one() -> None:
 def test_uniform_equals_the_reference(
     seed: int, position: int, purpose: Purpose, salt: int
 ) -> None:
-    assert stream(seed, position, purpose, salt) == reference_state(
-        seed, position, purpose, salt
-    )
+    assert stream(seed, position, purpose, salt) == reference_state(seed, position, purpose, salt)
     value = uniform(seed, position, purpose, salt)
     assert value == reference_uniform(seed, position, purpose, salt)
     assert 0.0 < value < 1.0
@@ -86,9 +86,7 @@ def test_uniform_equals_the_reference(
         (TOP, 2**40, Purpose.DRAFT, 9, 0.3310062620451807),
     ],
 )
-def test_pinned_values(
-    seed: int, position: int, purpose: Purpose, salt: int, value: float
-) -> None:
+def test_pinned_values(seed: int, position: int, purpose: Purpose, salt: int, value: float) -> None:
     """They are part of the protocol: a change makes old sessions continue differently."""
     assert uniform(seed, position, purpose, salt) == value
 
@@ -169,7 +167,7 @@ def test_neighbours_are_independent(step: str) -> None:
     """Pairs fall into a 10 × 10 grid evenly. Error probability 1e-6."""
     one, other = _pairs(step)
     cells = Counter(zip((one * 10).astype(int), (other * 10).astype(int), strict=True))
-    expected = {pair: 0.01 for pair in itertools.product(range(10), repeat=2)}
+    expected = dict.fromkeys(itertools.product(range(10), repeat=2), 0.01)
     assert chi_square_p(cells, expected) > ERROR
 
 
@@ -178,7 +176,7 @@ def test_uniforms_are_uniform(seed: int) -> None:
     """Kolmogorov-Smirnov, error probability 1e-6."""
     values = uniforms(seed, 0, 20_000, Purpose.TARGET)
     assert stats.kstest(values, "uniform").pvalue > ERROR
-    assert 0.0 < min(values) and max(values) < 1.0
+    assert min(values) > 0.0 and max(values) < 1.0
 
 
 @pytest.mark.parametrize("seed", [0, 5, TOP])
@@ -206,5 +204,5 @@ def test_noise_of_neighbours_is_independent(what: str) -> None:
 def test_the_tests_of_independence_can_fail() -> None:
     one, _ = _pairs("position")
     cells = Counter(zip((one * 10).astype(int), (one * 10).astype(int), strict=True))
-    expected = {pair: 0.01 for pair in itertools.product(range(10), repeat=2)}
+    expected = dict.fromkeys(itertools.product(range(10), repeat=2), 0.01)
     assert chi_square_p(cells, expected) < ERROR

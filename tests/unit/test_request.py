@@ -90,7 +90,11 @@ def test_k6_prompts_at_the_edge_of_the_context(length: int, room: int) -> None:
         ([0], {"committed": pb.TokenIds(ids=[9])}, "committed: token id 9"),
         ([0] * 5, {"committed": pb.TokenIds(ids=[0] * 6)}, "are 11, but the context holds 10"),
         ([0], {"max_tokens": 101}, "max_tokens is 101; the limit is 100"),
-        ([0], {"max_tokens": 2, "committed": pb.TokenIds(ids=[0] * 3)}, "3 tokens .* max_tokens, 2"),
+        (
+            [0],
+            {"max_tokens": 2, "committed": pb.TokenIds(ids=[0] * 3)},
+            "3 tokens .* max_tokens, 2",
+        ),
         ([0], {"stops": ["a", "b", "c"]}, "3 stop strings; the limit is 2"),
         ([0], {"stops": [""]}, "empty stop string"),
         ([0], {"stops": ["ééé"]}, "has 6 bytes; the limit is 5"),

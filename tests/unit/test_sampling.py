@@ -80,12 +80,8 @@ ALONE = [
     SamplingParams(repetition_penalty=0.5),
 ]
 TOGETHER = [
-    SamplingParams(
-        temperature=t, top_k=k, top_p=p, min_p=m, repetition_penalty=r
-    )
-    for t, k, p, m, r in itertools.product(
-        [0.6, 1.4], [0, 9], [0.8, 1.0], [0.0, 0.1], [1.0, 1.2]
-    )
+    SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, repetition_penalty=r)
+    for t, k, p, m, r in itertools.product([0.6, 1.4], [0, 9], [0.8, 1.0], [0.0, 0.1], [1.0, 1.2])
 ]
 
 
@@ -97,9 +93,7 @@ def test_it_equals_transformers(make: Make, params: SamplingParams) -> None:
         logits = logits_of(seed)
         # The prompt counts for the repetition penalty alone, so it may hold all of it.
         drafted = [7, 8, 7]
-        p = distribution(
-            make(logits), params, history=History(prompt=history), drafted=drafted
-        )
+        p = distribution(make(logits), params, history=History(prompt=history), drafted=drafted)
         expected = [
             reference(row, params, [*history, *drafted[:i]]) for i, row in enumerate(logits)
         ]
@@ -163,9 +157,7 @@ def test_s6_each_row_sees_the_drafts_before_it_and_no_others(
 ) -> None:
     prompt, output, drafted = [1, 2, 2, 5], [5, 5, 9], [9, 40, 9, 9]
     logits = logits_of(21, rows=5)
-    p = distribution(
-        make(logits), params, history=History(prompt, output), drafted=drafted
-    )
+    p = distribution(make(logits), params, history=History(prompt, output), drafted=drafted)
     for row in range(5):
         expected = penalised(logits[row], params, prompt, [*output, *drafted[:row]])
         assert np.asarray(p)[row] == pytest.approx(expected, abs=1e-12)

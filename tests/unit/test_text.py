@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -23,7 +24,7 @@ def reference(text: bytes, stops: Sequence[bytes]) -> tuple[bytes, int | None]:
 
 def chunks(text: bytes, cuts: Sequence[int]) -> list[bytes]:
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
 
 
 letters = st.text("ab", max_size=30).map(str.encode)

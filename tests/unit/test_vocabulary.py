@@ -97,7 +97,9 @@ def test_padding_and_decoding() -> None:
     assert VOCABULARY.decode([]) == b""
 
 
-@pytest.mark.parametrize(("ids", "bad", "index"), [([5], 5, 0), ([1, 2], 2, 1), ([1, 1, -1], -1, 2)])
+@pytest.mark.parametrize(
+    ("ids", "bad", "index"), [([5], 5, 0), ([1, 2], 2, 1), ([1, 1, -1], -1, 2)]
+)
 def test_ids_that_name_no_token_are_refused(ids: list[int], bad: int, index: int) -> None:
     with pytest.raises(BadRequest, match=rf"prompt: token id {bad} at index {index} .*0 … 4"):
         VOCABULARY.check_ids(ids, "prompt")
