@@ -17,6 +17,7 @@ from specwire.acceptance import (
     Examination,
     coupled_noise,
     examine_coupled,
+    examine_greedy,
     examine_rejection,
     rejection_noise,
 )
@@ -26,7 +27,7 @@ from specwire.errors import Exhausted, SpecwireError
 from specwire.ports import Step, TargetBackend
 from specwire.qrow import stack_rows
 from specwire.request import SessionRequest
-from specwire.sampling import History, distribution, raw_logprobs
+from specwire.sampling import History, distribution, greedy_tokens, raw_logprobs
 from specwire.v1 import verifier_pb2 as pb
 from specwire.vocabulary import Vocabulary
 
@@ -208,26 +209,62 @@ class Engine:
         return outcomes
 
     def _examine(self, job: Job, work: Work, logits: Any) -> Examination:
-        request, count = job.request, len(work.tokens)
-        p = distribution(
-            logits,
-            request.sampling,
-            history=job.history,
-            drafted=work.tokens,
-            size=len(self.vocabulary),
-            padding_ids=self.vocabulary.padding_ids,
-        )
-        tokens = like(list(work.tokens), p, "int64")
+        request = job.request
+        tokens = like(list(work.tokens), logits, "int64")
+        if request.sampling.greedy:
+            return examine_greedy(self._greedy(job, work, logits), tokens)
         if request.mode == pb.VERIFICATION_MODE_COUPLED:
-            noise = coupled_noise(request.seed, work.start, count, p)
-            return examine_coupled(p, tokens, noise)
-        accept_noise, draw_noise = rejection_noise(request.seed, work.start, count)
+            if namespace(logits).__name__ == "numpy":
+                return self._coupled_by_row(job, work, logits)
+            p = self._p(job, work.tokens, logits)
+            return examine_coupled(
+                p, tokens, coupled_noise(request.seed, work.start, len(work.tokens), p)
+            )
+        p = self._p(job, work.tokens, logits)
+        accept_noise, draw_noise = rejection_noise(request.seed, work.start, len(work.tokens))
         return examine_rejection(
             p,
             tokens,
             stack_rows(work.rows, len(self.vocabulary), p),
             like(accept_noise, p, "float64"),
             like(draw_noise, p, "float64"),
+        )
+
+    def _coupled_by_row(self, job: Job, work: Work, logits: Any) -> Examination:
+        """`examine_coupled` on the host, where rows after a disagreement need not be made."""
+        none = like([], logits, "int64")
+        for i in range(len(work.tokens) + 1):
+            p = self._p(job, work.tokens[:i], logits[i : i + 1])
+            _, token = examine_coupled(
+                p, none, coupled_noise(job.request.seed, work.start + i, 0, p)
+            )
+            if i == len(work.tokens) or token != work.tokens[i]:
+                return Examination(like(i, logits, "int64"), token)
+        raise AssertionError("unreachable: the last row returns")
+
+    def _p(self, job: Job, drafted: Sequence[int], logits: Any) -> Any:
+        """p of the last len(logits) positions that `drafted` leads to."""
+        history = job.history
+        before = len(drafted) - len(logits) + 1
+        if history is not None and before > 0:
+            history = History(history.prompt, [*history.output, *drafted[:before]])
+        return distribution(
+            logits,
+            job.request.sampling,
+            history=history,
+            drafted=drafted[max(before, 0) :],
+            size=len(self.vocabulary),
+            padding_ids=self.vocabulary.padding_ids,
+        )
+
+    def _greedy(self, job: Job, work: Work, logits: Any) -> Any:
+        return greedy_tokens(
+            logits,
+            job.request.sampling,
+            history=job.history,
+            drafted=work.tokens,
+            size=len(self.vocabulary),
+            padding_ids=self.vocabulary.padding_ids,
         )
 
     def _logprobs(

@@ -33,6 +33,8 @@ KEEPALIVE: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # By its own name, for gRPC gives an unanswered ping a minute otherwise.
+    ("grpc.http2.ping_timeout_ms", 10_000),
 )
 
 

@@ -112,6 +112,8 @@ class VerifierService(rpc.VerifierServicer):
         async with reporting(context, self._observer):
             request.pacing = pb.PACING_RUN_AHEAD
             session, opened = await self._open(self._access.identify(context), request)
+            # Its key may have reached a session that waits for proposals.
+            session.state.pacing = pb.PACING_RUN_AHEAD
             async for frame in self._serve(session, opened, None):
                 yield frame
 

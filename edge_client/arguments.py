@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from edge_client.credentials import Credentials
 from edge_client.options import GenerateOptions, Mode, Verification
 from specwire import __version__
+from specwire.errors import BadRequest
 from specwire.sampling import SamplingParams
 
 EXIT_CODES = """\
@@ -74,9 +77,32 @@ def _command(
     )
     parser.add_argument("--threads", type=int, help="of the draft model (default: fast cores)")
     parser.add_argument("--system", help="a system message, with chat")
+    _add_credentials(parser.add_argument_group("how to reach the verifier safely"))
     _add_generation(parser.add_argument_group("how to draft and verify"))
     _add_sampling(parser.add_argument_group("how to draw"))
     return parser
+
+
+def _add_credentials(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tls", action="store_true", help="encrypt, and check the verifier's certificate"
+    )
+    group.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="FILE",
+        help="trust these authorities instead of the public ones (PEM; implies --tls)",
+    )
+    group.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="this client's certificate (PEM)"
+    )
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    group.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the token to show (or set SPECWIRE_TOKEN)",
+    )
 
 
 def _add_generation(group: argparse._ArgumentGroup) -> None:
@@ -126,6 +152,27 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-tokens", type=int, default=256, help="default: %(default)s")
     group.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeat"
+    )
+
+
+def credentials_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Credentials:
+    """The credentials that the arguments and the environment give.
+
+    Raises:
+        BadRequest: they don't fit together, or the token file can't be read.
+    """
+    token = environment.get("SPECWIRE_TOKEN") or None
+    if args.token_file is not None:
+        try:
+            token = args.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadRequest(f"can't read the token file {args.token_file}: {error}") from error
+    return Credentials(
+        tls=args.tls or any((args.tls_ca, args.tls_cert, args.tls_key)),
+        ca=args.tls_ca,
+        cert=args.tls_cert,
+        key=args.tls_key,
+        token=token,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from edge_client import render
-from edge_client.arguments import options_from, parse
+from edge_client.arguments import credentials_from, options_from, parse
 from edge_client.chat import chat
 from edge_client.client import EdgeClient
 from edge_client.options import GenerateOptions
@@ -28,7 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = options_from(args)
         draft = None if args.draft == "none" else args.draft
-        client = EdgeClient(args.server, draft=draft, threads=args.threads, notify=render.notice)
+        client = EdgeClient(
+            args.server,
+            draft=draft,
+            threads=args.threads,
+            credentials=credentials_from(args, os.environ),
+            notify=render.notice,
+        )
         if args.command == "chat":
             chat(client, options, system=args.system)
         else:

@@ -21,6 +21,7 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from edge_client import retry
+from edge_client.credentials import Credentials
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_draft
@@ -68,6 +69,7 @@ class EdgeClient:
         server: HOST:PORT of a verifier.
         draft: a GGUF file, "builtin:smollm2", "builtin:smollm2-q2", or None for none.
         threads: of the draft model; None lets the machine decide.
+        credentials: TLS and token; None for plain text without one.
         notify: called with one line for a person: progress and what went wrong.
     """
 
@@ -77,11 +79,14 @@ class EdgeClient:
         *,
         draft: str | None = None,
         threads: int | None = None,
+        credentials: Credentials | None = None,
         notify: Callable[[str], None] = logger.warning,
     ) -> None:
         host, colon, port = server.rpartition(":")
         if not (colon and host and port.isdigit()):
             raise BadRequest(f"the server must be HOST:PORT, not {server!r}")
+        self._credentials = credentials or Credentials()
+        self._credentials.check(server)
         self._server = server
         self._draft_spec = draft
         self._threads = threads
@@ -270,7 +275,7 @@ class EdgeClient:
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
-            link = self._links[loop] = Link(self._server)
+            link = self._links[loop] = Link(self._server, self._credentials)
         return link
 
     def _loop(self) -> asyncio.AbstractEventLoop:

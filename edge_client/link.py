@@ -9,7 +9,8 @@ from typing import Any
 
 import grpc
 
-from specwire.errors import DETAIL_KEY, LinkError, from_status
+from edge_client.credentials import Credentials, is_loopback
+from specwire.errors import DETAIL_KEY, LinkError, Untrusted, from_status
 from specwire.v1 import verifier_pb2 as pb
 from specwire.v1 import verifier_pb2_grpc as rpc
 
@@ -17,9 +18,11 @@ CONNECT_S = 5.0
 """How long a first answer may take."""
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
-    # A link that goes dead without a word is noticed within 20 s.
+    # A link that goes dead without a word is noticed within 20 s. gRPC gives an
+    # unanswered ping a minute unless it is told otherwise under its own name.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -30,16 +33,31 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
+_WRONG_NAME = (
+    "Hostname Verification Check failed",
+    "not in peer certificate",
+    "does not match SSL server name",
+)
+
+
 class Link:
     """A channel to one verifier. Belongs to the event loop it was made on."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, credentials: Credentials | None = None) -> None:
+        """`credentials` None: plain text, no token.
+
+        Raises:
+            BadRequest: a file of the credentials can't be read, or they don't suit the server.
+        """
+        credentials = credentials or Credentials()
+        credentials.check(server)
         self.server = server
+        self._metadata = credentials.metadata
         options = list(_OPTIONS)
-        if _is_loopback(server):
+        if is_loopback(server):
             # A proxy for the outside world can't reach this machine's own address.
             options.append(("grpc.enable_http_proxy", 0))
-        self._channel = grpc.aio.insecure_channel(server, options=options)
+        self._channel = credentials.channel(server, options)
         self._stub: rpc.VerifierAsyncStub = rpc.VerifierStub(self._channel)
 
     async def describe(self) -> pb.DescribeResponse:
@@ -49,12 +67,14 @@ class Link:
             SpecwireError: it can't be reached, or refuses.
         """
         with _translated(self.server):
-            return await self._stub.Describe(pb.DescribeRequest(), timeout=CONNECT_S)
+            return await self._stub.Describe(
+                pb.DescribeRequest(), timeout=CONNECT_S, metadata=self._metadata
+            )
 
     @asynccontextmanager
     async def decode(self, first: pb.EdgeFrame) -> AsyncIterator[Stream]:
         """A session's stream, begun with `first`; cancelled on leaving."""
-        call = self._stub.Decode()
+        call = self._stub.Decode(metadata=self._metadata)
         try:
             stream = Stream(call, self.server)
             await stream.send(first)
@@ -65,7 +85,7 @@ class Link:
     @asynccontextmanager
     async def generate(self, opening: pb.Open) -> AsyncIterator[Stream]:
         """A plain token stream; cancelled on leaving."""
-        call = self._stub.Generate(opening)
+        call = self._stub.Generate(opening, metadata=self._metadata)
         try:
             yield Stream(call, self.server, bytes_up=opening.ByteSize())
         finally:
@@ -74,7 +94,9 @@ class Link:
     async def close_session(self, session_id: bytes) -> None:
         """Tell the verifier that a session is over; best effort."""
         with _translated(self.server):
-            await self._stub.Close(pb.CloseRequest(session_id=session_id), timeout=CONNECT_S)
+            await self._stub.Close(
+                pb.CloseRequest(session_id=session_id), timeout=CONNECT_S, metadata=self._metadata
+            )
 
     async def close(self) -> None:
         """Close the channel."""
@@ -129,6 +151,7 @@ def _translated(server: str) -> Iterator[None]:
         if detail is None and _is_broken(error.code(), message):
             raise LinkError(f"the stream to {server} broke ({message})") from error
         if detail is None:
+            _check_trust(server, message, error)
             message = _explain(server, error.code(), message)
         raise from_status(
             error.code(), message, detail if isinstance(detail, bytes) else None
@@ -143,17 +166,37 @@ def _is_broken(status: grpc.StatusCode, message: str) -> bool:
     return status is grpc.StatusCode.CANCELLED
 
 
+def _check_trust(server: str, message: str, cause: grpc.aio.AioRpcError) -> None:
+    """Raise `Untrusted` if it was TLS that failed: gRPC only says so in its words for people."""
+    host = server.rpartition(":")[0]
+    if any(words in message for words in _WRONG_NAME):
+        reason = (
+            f"the certificate shown at {server} is not made for {host}; connect by a name that "
+            f"is in it, or have one made with {host} in its subjectAltName"
+        )
+    elif "certificate has expired" in message:
+        reason = f"the certificate shown at {server} has expired; its operator must renew it"
+    elif "CERTIFICATE_VERIFY_FAILED" in message:
+        reason = (
+            f"the certificate shown at {server} is signed by nobody this client trusts; "
+            "if the authority is a private one, give its certificate with --tls-ca"
+        )
+    elif "WRONG_VERSION_NUMBER" in message:
+        reason = f"what answers at {server} speaks no TLS; check the port, or leave TLS out"
+    else:
+        return
+    raise Untrusted(reason) from cause
+
+
 def _explain(server: str, status: grpc.StatusCode, message: str) -> str:
     # Without our own detail the fault lies on the way, and the address helps to find it.
     if status is grpc.StatusCode.UNAVAILABLE:
-        return f"can't reach the verifier at {server} ({message}); is it running there?"
+        hint = "is it running there?"
+        if "Socket closed" in message:
+            hint = "is it running there, and does it ask for TLS or a client certificate?"
+        return f"can't reach the verifier at {server} ({message}); {hint}"
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"the verifier at {server} did not answer within {CONNECT_S:g} s"
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return f"what answers at {server} is no specwire verifier ({message})"
     return message
-
-
-def _is_loopback(server: str) -> bool:
-    host = server.rpartition(":")[0].strip("[]")
-    return host == "localhost" or host == "::1" or host.startswith("127.")

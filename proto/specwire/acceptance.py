@@ -53,8 +53,8 @@ def examine_rejection(
     """Examine n draft tokens against n + 1 rows of p.
 
     Args:
-        p: (n+1, V) float64; row i is the target's distribution of draft token i,
-            the last row that of the bonus token.
+        p: (n+1, V) float32 or float64; row i is the target's distribution of draft
+            token i, the last row that of the bonus token.
         tokens: (n,) int64, drawn from q.
         q: what they were drawn from.
         accept_noise: (n,) uniform in (0, 1), one for each position.
@@ -71,7 +71,7 @@ def examine_rejection(
     none = like([[size] * q.ids.shape[1]], q.ids, "int64")
     ids = _at(xp.concat([q.ids, none]), accepted)
     probs = _at(xp.concat([q.probs, like([[0.0] * q.ids.shape[1]], p, "float64")]), accepted)
-    row = _at(p, accepted)
+    row = xp.asarray(_at(p, accepted), dtype=xp.float64)
     residual = xp.concat([row, like([0.0], p, "float64")])
     residual[ids] = residual[ids] - probs
     residual = xp.where(residual[:size] > 0.0, residual[:size], 0.0)
@@ -82,11 +82,25 @@ def examine_rejection(
     return Examination(accepted, draw(weights, _at(draw_noise, accepted)))
 
 
+def examine_greedy(best: Array, tokens: Array) -> Examination:
+    """Examine n draft tokens at temperature 0, in either mode.
+
+    With a one-hot p both rules come to the same: a draft token is accepted if it is the
+    target's likeliest.
+
+    Args:
+        best: (n+1,) int64, the target's likeliest tokens, `sampling.greedy_tokens`.
+        tokens: (n,) int64.
+    """
+    accepted = _leading(best[: tokens.shape[0]] == tokens)
+    return Examination(accepted, _at(best, accepted))
+
+
 def examine_coupled(p: Array, tokens: Array, noise: Array) -> Examination:
     """Examine n draft tokens that were drawn with the shared noise.
 
     Args:
-        p: (n+1, V) float64, as in `examine_rejection`.
+        p: (n+1, V), as in `examine_rejection`.
         tokens: (n,) int64.
         noise: (n+1, V) standard exponential numbers, `randomness.exponentials`.
     """

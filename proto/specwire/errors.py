@@ -14,6 +14,7 @@
     ├── TargetFault           DATA_LOSS            the target gave no usable distribution
     ├── Unsupported           UNIMPLEMENTED        this verifier lacks the feature
     ├── LinkError             UNAVAILABLE          (edge) the verifier can't be reached
+    ├── Untrusted             UNAUTHENTICATED      (edge) the verifier's certificate won't do
     ├── ModelError            FAILED_PRECONDITION  a model can't be loaded or used
     └── ProtocolError         INTERNAL             the other end broke the protocol
 
@@ -147,6 +148,12 @@ class LinkError(SpecwireError):
     """The verifier can't be reached, or the link to it broke."""
 
     status = grpc.StatusCode.UNAVAILABLE
+
+
+class Untrusted(SpecwireError):
+    """What answers has no certificate that proves it to be the verifier; never retried."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
 
 
 class ModelError(SpecwireError):

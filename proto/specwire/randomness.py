@@ -82,11 +82,18 @@ def exponentials(seed: int, positions: Sequence[int], ids: Array) -> Array:
     xp = namespace(ids)
     states = [_signed(stream(seed, position, Purpose.COUPLED)) for position in positions]
     z = like(states, ids, "int64")[:, None] + (ids + 1) * _signed(_PHI)
-    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(_M1)
-    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(_M2)
-    z = z ^ ((z >> 31) & ((1 << 33) - 1))
-    unit = (xp.asarray((z >> 12) & ((1 << 52) - 1), dtype=xp.float64) + 0.5) * 2.0**-52
-    return -xp.log1p(-unit)
+    # In place: these arrays are as long as the vocabulary.
+    z ^= (z >> 30) & ((1 << 34) - 1)
+    z *= _signed(_M1)
+    z ^= (z >> 27) & ((1 << 37) - 1)
+    z *= _signed(_M2)
+    z ^= (z >> 31) & ((1 << 33) - 1)
+    z >>= 12
+    z &= (1 << 52) - 1
+    unit = xp.asarray(z, dtype=xp.float64)
+    unit += 0.5
+    unit *= -(2.0**-52)
+    return -xp.log1p(unit)
 
 
 def _signed(value: int) -> int:

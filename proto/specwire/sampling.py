@@ -20,6 +20,9 @@ from specwire.v1 import verifier_pb2 as pb
 MAX_TEMPERATURE = 100.0
 MAX_TOP_K = 1 << 31
 
+_SINGLE = 1e-6
+"""Below this temperature single precision does not reach; double does."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -148,34 +151,76 @@ def distribution(
         padding_ids: ids below `size` that must have probability 0.
 
     Returns:
-        (rows, size) float64 on the same device, rows summing to 1. A row of
-        NaN or without any finite logit comes back as NaN: nothing is drawn from
-        it (see `acceptance`).
+        (rows, size) on the same device, in the precision of the logits (float32 or
+        float64), rows summing to 1. A row of NaN or without any finite logit comes
+        back as NaN: nothing is drawn from it (see `acceptance`).
     """
     xp = namespace(logits)
-    size = logits.shape[-1] if size is None else size
-    if size > logits.shape[-1]:
-        raise ValueError(f"{logits.shape[-1]} logits but a vocabulary of {size}")
-    z = xp.asarray(logits[:, :size], dtype=xp.float64, copy=True)
-    if len(padding_ids):
-        z[:, like(list(padding_ids), z, "int64")] = -math.inf
-    if params.penalises:
-        _penalise(z, params, history or History(), drafted)
+    z = _adjusted(logits, params, history, drafted, size, padding_ids)
+    size = z.shape[-1]
     # Taking the maximum out first keeps even a temperature of 5e-324 well defined.
     z = z - xp.amax(z, axis=-1, keepdims=True)
     if params.greedy:
         return _greedy(z)
+    if params.temperature < _SINGLE:
+        z = xp.asarray(z, dtype=xp.float64)
     p = xp.exp(z / params.temperature)
     if 0 < params.top_k < size:
         kth = xp.sort(z, axis=-1) if xp.__name__ == "numpy" else xp.sort(z, -1).values
         p = xp.where(z >= kth[:, size - int(params.top_k), None], p, 0.0)
-    p = p / xp.sum(p, axis=-1, keepdims=True)
+    p /= xp.sum(p, axis=-1, keepdims=True)
     if params.top_p < 1.0:
         p = _nucleus(p, params.top_p)
     if params.min_p > 0.0:
         p = xp.where(p >= params.min_p * xp.amax(p, axis=-1, keepdims=True), p, 0.0)
         p = p / xp.sum(p, axis=-1, keepdims=True)
     return p
+
+
+@np.errstate(invalid="ignore")
+def greedy_tokens(
+    logits: Array,
+    params: SamplingParams,
+    *,
+    history: History | None = None,
+    drafted: Sequence[int] = (),
+    size: int | None = None,
+    padding_ids: Sequence[int] = (),
+) -> Array:
+    """The likeliest token of each row, after penalties; arguments as `distribution`.
+
+    (rows, width) → (rows,) int64; −1 for a row of NaN or without any finite logit. The
+    same as where `distribution` at temperature 0 has its one, without making it.
+    """
+    xp = namespace(logits)
+    z = _adjusted(logits, params, history, drafted, size, padding_ids)
+    best = xp.amax(z, -1)
+    return xp.where(xp.isfinite(best), xp.argmax(z, -1), -1)
+
+
+def _adjusted(
+    logits: Array,
+    params: SamplingParams,
+    history: History | None,
+    drafted: Sequence[int],
+    size: int | None,
+    padding_ids: Sequence[int],
+) -> Array:
+    # Logits after penalties, without padding; the input itself where nothing changes.
+    xp = namespace(logits)
+    size = logits.shape[-1] if size is None else size
+    if size > logits.shape[-1]:
+        raise ValueError(f"{logits.shape[-1]} logits but a vocabulary of {size}")
+    z = logits[:, :size]
+    if z.dtype not in (xp.float32, xp.float64):
+        z = xp.asarray(z, dtype=xp.float32)
+    if len(padding_ids) or params.penalises:
+        z = xp.asarray(z, copy=True)
+    if len(padding_ids):
+        z[:, like(list(padding_ids), z, "int64")] = -math.inf
+    if params.penalises:
+        _penalise(z, params, history or History(), drafted)
+    return z
 
 
 def _greedy(z: Array) -> Array:
@@ -222,7 +267,7 @@ def _penalise(z: Array, params: SamplingParams, history: History, drafted: Seque
             )
         if counts and (params.presence_penalty or params.frequency_penalty):
             ids = like(list(counts), z, "int64")
-            times = like(list(counts.values()), z, "float64")
+            times = xp.asarray(like(list(counts.values()), z, "int64"), dtype=z.dtype)
             z[row, ids] = z[row, ids] - params.presence_penalty - params.frequency_penalty * times
 
 

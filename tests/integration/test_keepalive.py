@@ -95,7 +95,7 @@ def replaced(options: tuple[tuple[str, object], ...], **fresh: int) -> tuple[obj
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's keepalive, twenty to forty times as fast."""
-    fast = {"keepalive_time_ms": 500, "keepalive_timeout_ms": 500}
+    fast = {"keepalive_time_ms": 500, "keepalive_timeout_ms": 500, "http2.ping_timeout_ms": 500}
     monkeypatch.setattr(link_module, "_OPTIONS", replaced(link_module._OPTIONS, **fast))
     monkeypatch.setattr(server_module, "KEEPALIVE", replaced(server_module.KEEPALIVE, **fast))
 

@@ -14,7 +14,16 @@ from cloud_verifier.server import VerifierServer
 from specwire.limits import Limits
 from specwire.qrow import QRow, point_row
 from specwire.v1 import verifier_pb2 as pb
-from tests.support.drafter import Cut, Drafter, Scissors, Stream, converse, open_frame, persist, until
+from tests.support.drafter import (
+    Cut,
+    Drafter,
+    Scissors,
+    Stream,
+    converse,
+    open_frame,
+    persist,
+    until,
+)
 from tests.support.serving import serving, stub_for
 from tests.support.tables import LetterEncoder, TableBackend, random_table
 

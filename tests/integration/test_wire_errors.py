@@ -193,9 +193,7 @@ async def test_a_bad_proposal_is_refused_and_changes_nothing(
         failure = await stream.failure()
     else:
         await stream.cancel()
-        request = pb.VerifyRequest(
-            session_id=opened.session_id, frontier=5, proposal=build(5)
-        )
+        request = pb.VerifyRequest(session_id=opened.session_id, frontier=5, proposal=build(5))
         failure = await call_failure(stub.Verify(request))
     assert (failure.status, failure.code) == expected
     assert failure.frontier == 5
@@ -238,9 +236,7 @@ async def test_a_proposal_larger_than_a_message_is_refused(backend: Target) -> N
             await call
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         answer = await stub.Verify(
-            pb.VerifyRequest(
-                session_id=opened.session_id, frontier=2, proposal=point(1, 1, 2, [2])
-            )
+            pb.VerifyRequest(session_id=opened.session_id, frontier=2, proposal=point(1, 1, 2, [2]))
         )
         assert answer.verdict.number == 1
 
@@ -423,9 +419,7 @@ async def test_another_vocabulary_is_refused() -> None:
         described = await stub.Describe(pb.DescribeRequest())
         right = fingerprint(names)
         assert described.vocabulary.fingerprint == right
-        await stub.Verify(
-            pb.VerifyRequest(open=open_frame(PROMPT, vocabulary_fingerprint=right))
-        )
+        await stub.Verify(pb.VerifyRequest(open=open_frame(PROMPT, vocabulary_fingerprint=right)))
         for other in (*map(fingerprint, others.values()), b"x", right[:-1]):
             frame = open_frame(PROMPT, vocabulary_fingerprint=other)
             for failure in await refusals(stub, frame):

@@ -1,4 +1,4 @@
-"""Single rounds over the wire: where a draft is wrong decides the verdict, and nothing else does."""
+"""Single rounds over the wire: where a draft is wrong decides the verdict, and nothing else."""
 
 from __future__ import annotations
 

@@ -67,28 +67,30 @@ async def opened(stub: rpc.VerifierAsyncStub, **fields: Any) -> tuple[Stream, pb
 
 async def test_more_sessions_than_the_limit_are_refused() -> None:
     limits = Limits(context=64, sessions=4)
-    async with serving(TableBackend(TABLE), LetterEncoder(), limits) as server:
-        async with stub_for(server) as stub:
-            running = [await opened(stub) for _ in range(4)]
-            for _ in range(10):
-                stream = Stream.decode(stub)
-                await stream.send(open_frame([1]))
-                failure = await stream.failure()
-                assert failure.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert failure.code == pb.ERROR_CODE_EXHAUSTED
-                assert "4" in failure.message
-            failure = await call_failure(stub.Verify(pb.VerifyRequest(open=open_frame([1]))))
+    async with (
+        serving(TableBackend(TABLE), LetterEncoder(), limits) as server,
+        stub_for(server) as stub,
+    ):
+        running = [await opened(stub) for _ in range(4)]
+        for _ in range(10):
+            stream = Stream.decode(stub)
+            await stream.send(open_frame([1]))
+            failure = await stream.failure()
+            assert failure.status is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert failure.code == pb.ERROR_CODE_EXHAUSTED
-            assert server.sessions == 4
-            # Those that run are not disturbed, and one that is closed makes room.
-            for i, (stream, _) in enumerate(running):
-                await stream.send(point(1, 1, 1, [i % 5]))
-                assert (await stream.verdict()).number == 1
-            await stub.Close(pb.CloseRequest(session_id=running[0][1].session_id))
-            stream, _ = await opened(stub)
+            assert "4" in failure.message
+        failure = await call_failure(stub.Verify(pb.VerifyRequest(open=open_frame([1]))))
+        assert failure.code == pb.ERROR_CODE_EXHAUSTED
+        assert server.sessions == 4
+        # Those that run are not disturbed, and one that is closed makes room.
+        for i, (stream, _) in enumerate(running):
+            await stream.send(point(1, 1, 1, [i % 5]))
+            assert (await stream.verdict()).number == 1
+        await stub.Close(pb.CloseRequest(session_id=running[0][1].session_id))
+        stream, _ = await opened(stub)
+        await stream.cancel()
+        for stream, _ in running:
             await stream.cancel()
-            for stream, _ in running:
-                await stream.cancel()
 
 
 async def test_sessions_that_ended_give_way_oldest_first() -> None:
@@ -151,14 +153,16 @@ async def test_an_abandoned_session_is_dropped_after_the_idle_time() -> None:
 
 async def test_a_session_used_by_calls_alone_lives_while_it_is_used() -> None:
     limits = Limits(context=64, idle_s=0.4)
-    async with serving(TableBackend(TABLE), LetterEncoder(), limits) as server:
-        async with stub_for(server) as stub:
-            answer = await stub.Verify(pb.VerifyRequest(open=open_frame([1])))
-            request = pb.VerifyRequest(session_id=answer.opened.session_id, frontier=1)
-            for _ in range(6):
-                await asyncio.sleep(0.15)
-                await stub.Verify(request)
-            await until(lambda: server.sessions == 0)
+    async with (
+        serving(TableBackend(TABLE), LetterEncoder(), limits) as server,
+        stub_for(server) as stub,
+    ):
+        answer = await stub.Verify(pb.VerifyRequest(open=open_frame([1])))
+        request = pb.VerifyRequest(session_id=answer.opened.session_id, frontier=1)
+        for _ in range(6):
+            await asyncio.sleep(0.15)
+            await stub.Verify(request)
+        await until(lambda: server.sessions == 0)
 
 
 async def test_a_newer_stream_takes_the_session_over() -> None:
@@ -324,9 +328,7 @@ async def test_after_half_closing_a_waiting_client_gets_its_verdicts() -> None:
         assert [f.verdict.accepted for f in frames] == [2]
         # The stream has ended, the session has not.
         resumed = Stream.decode(stub)
-        await resumed.send(
-            pb.Resume(protocol_version=1, session_id=first.session_id, frontier=4)
-        )
+        await resumed.send(pb.Resume(protocol_version=1, session_id=first.session_id, frontier=4))
         assert (await resumed.opened()).frontier == 4
         await resumed.half_close()
         assert await resumed.rest() == []
@@ -338,8 +340,8 @@ async def test_pacing_can_be_changed_by_a_proposal() -> None:
         await stream.send(pb.Proposal(number=1, chain=1, start=1, pacing=pb.PACING_RUN_AHEAD))
         tokens = [(await stream.verdict()).token for _ in range(6)]
         await stream.send(pb.Proposal(number=2, chain=1, start=1, pacing=pb.PACING_WAIT))
-        with pytest.raises(asyncio.TimeoutError):
-            while True:
+        with contextlib.suppress(TimeoutError):  # until nothing comes any more
+            while len(tokens) < 40:
                 frame = await asyncio.wait_for(stream.call.read(), 0.3)
                 tokens.append(frame.verdict.token)
         assert 6 <= len(tokens) < 40

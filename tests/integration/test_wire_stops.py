@@ -1,7 +1,8 @@
-"""Ends of the text: ids, logprobs, text and counts stop at the same token, with drafts or without."""
+"""Ends of the text: ids, logprobs, text and counts stop together, with drafts or without."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ async def test_logprobs_are_those_of_the_target_with_and_without_drafts(
 ) -> None:
     exact = backend.table - np.log(np.exp(backend.table).sum(axis=1, keepdims=True))
     letters = [0, *ids_of(CYCLE[:12])]
-    expected = [float(exact[a, b]) for a, b in zip(letters, letters[1:], strict=False)]
+    expected = [float(exact[a, b]) for a, b in itertools.pairwise(letters)]
     for gamma in (0, 1, 3, 8):
         for temperature in (0.0, 1e-3):
             frame = open_frame([0], max_tokens=12, logprobs=3, temperature=temperature)
@@ -126,7 +127,7 @@ async def test_logprobs_of_sampled_text_do_not_show_the_sampling(
     drafter = Drafter(frame, right, gamma=3)
     await persist(stub, drafter)
     path = [0, *drafter.output]
-    expected = [float(exact[a, b]) for a, b in zip(path, path[1:], strict=False)]
+    expected = [float(exact[a, b]) for a, b in itertools.pairwise(path)]
     assert committed_logprobs(drafter) == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) > 3
 
@@ -136,9 +137,7 @@ async def test_logprobs_and_text_come_again_with_resume(stub: rpc.VerifierAsyncS
     whole = Drafter(frame, right, gamma=3)
     await persist(stub, whole)
     stream = Stream.decode(stub)
-    await stream.send(
-        pb.Resume(protocol_version=1, session_id=whole.session_id, frontier=1 + 5)
-    )
+    await stream.send(pb.Resume(protocol_version=1, session_id=whole.session_id, frontier=1 + 5))
     committed = (await stream.opened()).committed
     assert list(committed.tokens) == whole.output[5:]
     assert [e.logprob for e in committed.logprobs] == committed_logprobs(whole)[5:]

@@ -314,4 +314,3 @@ async def test_close_finishes_the_attached_stream(
     if closed.existed and pacing == pb.PACING_WAIT:
         assert finished.reason == pb.FINISH_REASON_CLOSED
     await until(lambda: backend.sequences == 0)
-

@@ -209,9 +209,7 @@ class Drafter:
     def first(self) -> pb.Open | pb.Resume:
         """The first frame of a stream."""
         if self.session_id and not self.reopens:
-            return pb.Resume(
-                protocol_version=1, session_id=self.session_id, frontier=self.frontier
-            )
+            return pb.Resume(protocol_version=1, session_id=self.session_id, frontier=self.frontier)
         return self.open
 
     def proposals(self) -> list[pb.Proposal]:

@@ -22,6 +22,7 @@ from specwire.acceptance import (
     coupled_tokens,
     draw,
     examine_coupled,
+    examine_greedy,
     examine_rejection,
     rejection_noise,
 )
@@ -594,3 +595,25 @@ def test_a_coupled_row_that_is_unusable_matters_only_where_it_is_reached(make: M
     assert (int(rejected.accepted), int(rejected.token)) == (0, 0)
     reached = examine_coupled(p, make(np.array([0])), noise)
     assert (int(reached.accepted), int(reached.token)) == (1, -1)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("gamma", [0, 1, 3])
+def test_at_temperature_zero_both_rules_come_to_the_greedy_one(make: Make, gamma: int) -> None:
+    """Every draft and every place of the ones: `examine_greedy` says what both rules say."""
+    size = 3
+    for best in itertools.product(range(size), repeat=gamma + 1):
+        p = make(np.eye(size)[list(best)])
+        for drafts in itertools.product(range(size), repeat=gamma):
+            tokens = make(np.array(drafts, np.int64))
+            greedy = examine_greedy(make(np.array(best, np.int64)), tokens)
+            accept, noise = rejection_noise(7, 5, gamma)
+            spread = QRow(np.arange(size), np.full(size, 1 / size))
+            for rows in ([point_row(t) for t in drafts], [spread] * gamma):
+                q = stack_rows(rows, size, p)
+                ruled = examine_rejection(
+                    p, tokens, q, make(np.array(accept)), make(np.array(noise))
+                )
+                assert [int(x) for x in ruled] == [int(x) for x in greedy]
+            coupled = examine_coupled(p, tokens, coupled_noise(7, 5, gamma, p))
+            assert [int(x) for x in coupled] == [int(x) for x in greedy]

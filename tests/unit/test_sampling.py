@@ -19,7 +19,14 @@ from transformers.generation.logits_process import (
 )
 
 from specwire.errors import BadRequest
-from specwire.sampling import MAX_TOP_K, History, SamplingParams, distribution, raw_logprobs
+from specwire.sampling import (
+    MAX_TOP_K,
+    History,
+    SamplingParams,
+    distribution,
+    greedy_tokens,
+    raw_logprobs,
+)
 from specwire.v1 import verifier_pb2 as pb
 
 Make = Callable[[Any], Any]
@@ -38,7 +45,7 @@ SIZE = 60
 
 
 def logits_of(seed: int, rows: int = 4, size: int = SIZE) -> np.ndarray:
-    return np.random.default_rng(seed).normal(scale=3, size=(rows, size)).astype(np.float32)
+    return np.random.default_rng(seed).normal(scale=3, size=(rows, size))
 
 
 # ── against transformers ─────────────────────────────────────────────────────────────
@@ -101,11 +108,32 @@ def test_it_equals_transformers(make: Make, params: SamplingParams) -> None:
 
 
 @LIBRARIES
-def test_rows_sum_to_one_and_are_float64(make: Make) -> None:
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_rows_sum_to_one_in_the_precision_of_the_logits(
+    make: Make, dtype: str, error: float
+) -> None:
     for params in ALONE + TOGETHER:
-        p = distribution(make(logits_of(9)), params, drafted=[1, 2, 3])
-        assert "float64" in str(p.dtype)
-        assert np.asarray(p).sum(1) == pytest.approx(np.ones(4), abs=1e-12)
+        exact = distribution(logits_of(9), params, drafted=[1, 2, 3])
+        p = distribution(make(logits_of(9).astype(dtype)), params, drafted=[1, 2, 3])
+        assert dtype in str(p.dtype)
+        assert np.asarray(p).sum(1) == pytest.approx(np.ones(4), abs=error)
+        assert np.asarray(p) == pytest.approx(exact, abs=error)
+
+
+@LIBRARIES
+def test_greedy_tokens_are_where_temperature_zero_has_its_one(make: Make) -> None:
+    for params in (SamplingParams(temperature=0), SamplingParams(temperature=0, presence_penalty=4)):
+        logits = make(logits_of(5))
+        history, drafted = History([1, 2], [3, 4]), [5, 6, 7]
+        p = distribution(logits, params, history=history, drafted=drafted, size=50)
+        best = greedy_tokens(logits, params, history=history, drafted=drafted, size=50)
+        assert np.asarray(best).tolist() == np.asarray(p).argmax(1).tolist()
+    rows = np.array([[np.nan, 1.0, 2.0], [-np.inf] * 3, [0.0, 2.0, 1.0]])
+    assert np.asarray(greedy_tokens(make(rows), SamplingParams(temperature=0))).tolist() == [
+        -1,
+        -1,
+        1,
+    ]
 
 
 @LIBRARIES
