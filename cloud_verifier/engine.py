@@ -6,6 +6,7 @@ or frames: jobs go in, results come out.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from specwire.acceptance import (
 )
 from specwire.arrays import like, namespace
 from specwire.cloud_session import Outcome, Work
-from specwire.errors import Exhausted, SpecwireError
+from specwire.errors import Exhausted, SpecwireError, TargetFault
 from specwire.ports import Step, TargetBackend
 from specwire.qrow import stack_rows
 from specwire.request import SessionRequest
@@ -75,11 +76,17 @@ class JobResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Results in the order of the jobs, and the handles that lost their cache to them."""
+    """Results in the order of the jobs, and the handles that lost their cache to them.
+
+    prefilled: committed tokens evaluated, but for the last of each round. rounds: drafts,
+    possibly empty, that were examined.
+    """
 
     results: Sequence[JobResult]
     evicted: frozenset[int]
     forward_s: float
+    prefilled: int = 0
+    rounds: int = 0
 
 
 @dataclass
@@ -91,6 +98,17 @@ class _Turn:
     shared: int
     step: Step | None  # None: everything asked for was at hand
     put_off: bool = False
+    error: SpecwireError | None = None
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it keeps its cache in this forward, in which it may have nothing to do."""
+        return not self.put_off and self.error is None
+
+    @property
+    def active(self) -> bool:
+        """Whether it takes part in the forward."""
+        return self.step is not None and self.admitted
 
 
 class Engine:
@@ -111,28 +129,47 @@ class Engine:
         self._backend.close(sequence)
 
     def run(self, jobs: Sequence[Job]) -> RunResult:
-        """One forward for all jobs for which there is memory.
+        """One forward for all jobs for which there is memory. Raises nothing.
 
         Where it is short, sequences that take no part lose their cache, the least
         recently used first, and then the last jobs are put off. A fault of one
-        session's row is that session's alone.
+        session's row is that session's alone; one of the whole forward is every job's.
         """
-        turns = [self._begin(job) for job in jobs]
+        turns: list[_Turn] = []
+        evicted: set[int] = set()
         try:
-            evicted = self._make_room(turns)
-            active = [turn for turn in turns if turn.step is not None and not turn.put_off]
+            turns.extend(self._begin(job) for job in jobs)
+            self._make_room(turns, evicted)
+            active = [turn for turn in turns if turn.active]
             started = time.perf_counter()
             steps = [turn.step for turn in active if turn.step is not None]
             logits = self._backend.forward(steps) if steps else []
             forward_s = time.perf_counter() - started
-        except BaseException:
-            for turn in turns:
-                if turn.job.sequence is None:
-                    self.close(turn.sequence)
-            raise
-        outcomes = self._examine_all(active, logits, started, forward_s)
-        results = [self._result(turn, outcomes.get(turn.sequence), evicted) for turn in turns]
-        return RunResult(results, frozenset(evicted), forward_s)
+            outcomes = self._examine_all(active, logits, started, forward_s)
+        except Exception as error:
+            return self._failed(jobs, turns, evicted, error)
+        return RunResult(
+            [self._result(turn, outcomes.get(turn.sequence), evicted) for turn in turns],
+            frozenset(evicted),
+            forward_s,
+            prefilled=sum(len(step.tokens) - step.rows for step in steps),
+            rounds=sum(turn.job.work is not None for turn in active),
+        )
+
+    def _failed(
+        self, jobs: Sequence[Job], turns: Sequence[_Turn], evicted: set[int], error: Exception
+    ) -> RunResult:
+        """Nobody got anything. What was begun here is freed, what was evicted is told."""
+        fault = error if isinstance(error, SpecwireError) else None
+        if fault is None:
+            logger.error("the target forward failed for %d sessions", len(jobs), exc_info=error)
+            fault = TargetFault("the target model failed; see the verifier's log")
+        for turn in turns:
+            if turn.job.sequence is None:
+                self.close(turn.sequence)
+        kept = [None if job.sequence in evicted else job.sequence for job in jobs]
+        results = [JobResult(sequence, 0, error=copy.copy(fault)) for sequence in kept]
+        return RunResult(results, frozenset(evicted), 0.0)
 
     def _begin(self, job: Job) -> _Turn:
         sequence, shared = job.sequence, 0
@@ -147,21 +184,21 @@ class Engine:
         step = Step(sequence, keep, [*tokens, *drafts], len(drafts) + 1) if tokens else None
         return _Turn(job, sequence, shared, step)
 
-    def _make_room(self, turns: Sequence[_Turn]) -> set[int]:
-        evicted: set[int] = set()
+    def _make_room(self, turns: Sequence[_Turn], evicted: set[int]) -> None:
         while True:
-            active = [turn for turn in turns if turn.step is not None and not turn.put_off]
-            if self._backend.fits([turn.step for turn in active if turn.step is not None]):
-                return evicted
-            taking_part = {turn.sequence for turn in active}
-            victim = next((h for h in self._recent if h not in taking_part), None)
+            steps = [turn.step for turn in turns if turn.step is not None and turn.active]
+            if self._backend.fits(steps):
+                return
+            admitted = [turn for turn in turns if turn.admitted]
+            kept = {turn.sequence for turn in admitted}
+            victim = next((h for h in self._recent if h not in kept), None)
             if victim is not None:
                 self.close(victim)
                 evicted.add(victim)
-            elif len(active) > 1:
-                active[-1].put_off = True
-            else:
-                raise Exhausted(
+            elif len(admitted) > 1:
+                admitted[-1].put_off = True
+            else:  # the others may fit without it
+                admitted[0].error = Exhausted(
                     "the cache memory is too small for even one session of this length; "
                     "serve with more KV memory or a smaller context"
                 )
@@ -174,6 +211,8 @@ class Engine:
         if turn.put_off:
             cached = 0 if gone else max(turn.job.keep, turn.shared)
             return JobResult(sequence, cached, turn.shared, put_off=True)
+        if turn.error is not None:
+            return JobResult(sequence, 0, turn.shared, error=turn.error)
         cached = max(turn.job.keep + len(turn.job.tokens), turn.shared)
         if gone:
             return JobResult(None, 0, turn.shared)

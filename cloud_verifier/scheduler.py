@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 import logging
 import time
@@ -82,23 +81,8 @@ class Scheduler:
 
     async def _forward(self, jobs: list[Job]) -> RunResult:
         loop = asyncio.get_running_loop()
-        try:
-            done = await loop.run_in_executor(self._thread, self._engine.run, jobs)
-        except Exception as error:
-            fault = error if isinstance(error, SpecwireError) else None
-            if fault is None:
-                logger.exception("the target forward failed for %d sessions", len(jobs))
-                fault = TargetFault("the target model failed; see the verifier's log")
-            return RunResult(
-                [JobResult(job.sequence, 0, error=copy.copy(fault)) for job in jobs],
-                frozenset(),
-                0.0,
-            )
-        self._share.learn(
-            done.forward_s,
-            prefilled=sum(len(job.tokens) - (job.work is not None) for job in jobs),
-            rounds=sum(job.work is not None for job in jobs),
-        )
+        done = await loop.run_in_executor(self._thread, self._engine.run, jobs)
+        self._share.learn(done.forward_s, prefilled=done.prefilled, rounds=done.rounds)
         return done
 
     def _forget_evicted(self, handles: frozenset[int]) -> None:

@@ -33,7 +33,7 @@ from edge_client.options import GenerateOptions, Mode
 from edge_client.result import Result, Token
 from specwire.edge_session import EdgeSession
 from specwire.errors import BadRequest, SpecwireError, VersionMismatch
-from specwire.limits import PROTOCOL_VERSIONS
+from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.v1 import verifier_pb2 as pb
 from specwire.vocabulary import template_digest
 
@@ -187,7 +187,7 @@ class EdgeClient:
             opening,
             options,
             draft=draft,
-            gamma_limit=served.limits.gamma,
+            limits=Limits.from_proto(served.limits),
             notify=notify,
         )
         stream.result = generation.result
@@ -263,6 +263,7 @@ class EdgeClient:
             mode=machine.request.mode,
             seed=machine.request.seed,
             size=len(weights.vocabulary),
+            padding_ids=weights.vocabulary.padding_ids,
             prompt_length=len(machine.request.prompt),
             truncation=options.truncation,
         )

@@ -18,7 +18,7 @@ from edge_client.options import GenerateOptions, Mode
 from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
 from specwire.edge_session import CommittedToken, EdgeSession, Origin
 from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
-from specwire.limits import PROTOCOL_VERSIONS
+from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.request import SessionRequest
 from specwire.text import TextStream
 from specwire.v1 import verifier_pb2 as pb
@@ -58,14 +58,14 @@ class Generation:
         options: GenerateOptions,
         *,
         draft: DraftSide | None,
-        gamma_limit: int,
+        limits: Limits,
         notify: Callable[[str], None],
     ) -> None:
         self.result = Result(
             mode=options.mode,
             verification="coupled" if opening.mode == pb.VERIFICATION_MODE_COUPLED else "rejection",
             draft=draft.name if draft else None,
-            gamma=min(options.gamma, gamma_limit) if draft else 0,
+            gamma=min(options.gamma, limits.gamma) if draft else 0,
         )
         self._link = link
         self._opening = opening
@@ -82,7 +82,7 @@ class Generation:
                 mode=opening.mode,
                 pacing=opening.pacing,
             ),
-            options.drafting(gamma_limit),
+            options.drafting(limits),
             end_ids=draft.end_ids if draft else frozenset(),
             weight_bits=options.truncation.weight_bits,
         )
@@ -117,6 +117,8 @@ class Generation:
                 except (*retry.TRANSIENT, Unconnected, Superseded) as error:
                     if not self._connected:
                         raise  # connecting has its own bounded attempts
+                    if isinstance(error, Unconnected):
+                        self._machine.abandon_chain()
                     fruitless = 0 if self._machine.frontier > before else fruitless + 1
                     if fruitless >= MAX_FRUITLESS:
                         raise

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from specwire.edge_session import Drafting
 from specwire.errors import BadRequest
+from specwire.limits import Limits
 from specwire.qrow import Truncation
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
@@ -96,12 +97,11 @@ class GenerateOptions:
             return pb.VERIFICATION_MODE_COUPLED
         return pb.VERIFICATION_MODE_REJECTION
 
-    def drafting(self, limit: int) -> Drafting:
-        """How the edge drafts under a verifier that takes `limit` tokens in a proposal."""
-        gamma = min(self.gamma, limit)
-        return Drafting(
-            gamma, pipeline=self.mode is not Mode.SYNC, window=max(self.window, gamma, 1)
-        )
+    def drafting(self, limits: Limits) -> Drafting:
+        """How the edge drafts under the limits of a verifier."""
+        gamma = min(self.gamma, limits.gamma, limits.chain)
+        window = min(max(self.window, gamma, 1), limits.chain)
+        return Drafting(gamma, pipeline=self.mode is not Mode.SYNC, window=window)
 
 
 def _member(kind: type[E], value: str, what: str) -> E:

@@ -34,13 +34,15 @@ class DraftSource(Protocol):
 class DraftRules:
     """What the session asks of its drafts.
 
-    size: of the vocabulary. prompt_length: where the output begins, for penalties.
+    size: of the vocabulary. padding_ids: ids in it that stand for nothing.
+    prompt_length: where the output begins, for penalties.
     """
 
     params: SamplingParams
     mode: pb.VerificationMode
     seed: int
     size: int
+    padding_ids: Sequence[int]
     prompt_length: int
     truncation: Truncation
 
@@ -69,10 +71,18 @@ class ModelSource:
                 seed=rules.seed,
                 position=position,
                 size=rules.size,
+                padding_ids=rules.padding_ids,
                 history=history,
             )
             return Drafted(token, None)
-        row = draft_row(logits, rules.params, rules.truncation, size=rules.size, history=history)
+        row = draft_row(
+            logits,
+            rules.params,
+            rules.truncation,
+            size=rules.size,
+            padding_ids=rules.padding_ids,
+            history=history,
+        )
         return Drafted(draw_row(row, draft_noise(rules.seed, position, chain)), row)
 
     def close(self) -> None:

@@ -427,6 +427,13 @@ class EdgeSession:
         if chain == self._chain.drafted_as:
             self._exhausted_at = self._chain.end
 
+    def abandon_chain(self) -> None:
+        """Begin anew at the frontier: the cloud could not connect what was sent."""
+        if self._chain.sent:
+            self._old_chains[self._chain.id] = self._chain
+        fresh = self._chain.id + 1
+        self._chain = _Chain(fresh, fresh, self.frontier)
+
     def stop_drafting(self) -> None:
         """No draft will come any more: let the cloud run ahead instead of waiting."""
         self.drafting = replace(self.drafting, gamma=0)

@@ -208,8 +208,10 @@ def test_the_command_line_takes_tokens_and_authorities(
     common = ["generate", "b", "--server", verifier.address, "--draft", "none", "--json"]
     common += ["--max-tokens", "4", "--tls-ca", str(authority.cert)]
 
-    for extra, env in ((["--token-file", str(file)], {}), ([], {"SPECWIRE_TOKEN": token})):
-        done = edge_client(*common, *extra, **env)
+    for done in (
+        edge_client(*common, "--token-file", str(file)),
+        edge_client(*common, SPECWIRE_TOKEN=token),
+    ):
         assert done.returncode == 0, done.stderr
         assert len(json.loads(done.stdout)["token_ids"]) == 4
 

@@ -244,6 +244,7 @@ def model_source(context: int) -> SourceFactory:
             mode=machine.request.mode,
             seed=machine.request.seed,
             size=len(weights.vocabulary),
+            padding_ids=weights.vocabulary.padding_ids,
             prompt_length=len(machine.request.prompt),
             truncation=options.truncation,
         )

@@ -7,7 +7,7 @@ import io
 import math
 import shlex
 import time
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -27,12 +27,15 @@ from specwire.errors import (
     SpecwireError,
     Unauthenticated,
 )
+from specwire.limits import Limits
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
 
 GREEDY = SamplingParams(temperature=0)
 
 # ── options ──────────────────────────────────────────────────────────────────────────
+
+LIMITS = Limits(context=256, gamma=32)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_plain_strings_mean_their_members() -> None:
     assert options.mode is Mode.SYNC
     assert options.verification is Verification.COUPLED
     assert options.rule == pb.VERIFICATION_MODE_COUPLED
-    assert not options.drafting(32).pipeline
+    assert not options.drafting(LIMITS).pipeline
 
 
 @pytest.mark.parametrize(
@@ -92,9 +95,10 @@ def test_pacing_and_rule(mode: Mode, pacing: int, greedy_rule: str, rule: str) -
 
 
 def test_gamma_stays_within_the_verifiers_limit() -> None:
-    drafting = GenerateOptions(gamma=100, window=8).drafting(limit=32)
+    drafting = GenerateOptions(gamma=100, window=8).drafting(LIMITS)
     assert (drafting.gamma, drafting.window) == (32, 32)
-    assert GenerateOptions(gamma=0, window=1).drafting(32).window == 1
+    assert GenerateOptions(gamma=0, window=1).drafting(LIMITS).window == 1
+    assert GenerateOptions(gamma=9, window=99).drafting(replace(LIMITS, chain=16)).window == 16
 
 
 def test_the_opening_says_what_was_asked() -> None:

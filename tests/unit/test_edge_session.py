@@ -463,3 +463,19 @@ def test_a_repeated_opening_brings_only_what_is_new() -> None:
     verdict(edge, 0, 3, chain=0)
     news = edge.on_opened(opened(frontier=4, committed=pb.Committed(start=2, tokens=[3, 6])))
     assert [(t.position, t.id) for t in news] == [(3, 6)]
+
+
+def test_an_abandoned_chain_begins_anew_at_the_frontier() -> None:
+    """What the cloud could not connect is drafted again, under a higher id."""
+    edge = edge_of(Drafting(2))
+    first = edge.draft_wanted()
+    assert first is not None
+    feed(edge, 1, 2)
+    assert sent(edge) == [(2, [1, 2], False)]
+    edge.abandon_chain()
+    assert not edge.waiting
+    again = edge.draft_wanted()
+    assert again is not None
+    assert again.chain > first.chain
+    assert again.start == edge.frontier
+    assert not edge.add_draft(first.chain, 1, point_row(1))
