@@ -21,7 +21,18 @@ logger = logging.getLogger("cloud_verifier.rounds")
 
 TAG_DIGITS = 8
 
-_FIELDS = ("session", "round", "client", "code", "examined", "accepted", "queue_us", "forward_us")
+_FIELDS = (
+    "session",
+    "client",
+    "round",
+    "rounds",
+    "output_tokens",
+    "examined",
+    "accepted",
+    "queue_us",
+    "forward_us",
+    "code",
+)
 
 
 def session_tag(session_id: bytes) -> str:

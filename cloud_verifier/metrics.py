@@ -13,6 +13,7 @@ from prometheus_client import (
     Info,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     start_http_server,
 )
 
@@ -54,6 +55,8 @@ class Metrics:
     """An `Observer` that counts. Each has a registry of its own."""
 
     def __init__(self) -> None:
+        # A sample more for each counter, of use to nobody here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         self._rounds = Counter(
             "specwire_rounds", "Target forwards that gave a session a verdict", registry=registry

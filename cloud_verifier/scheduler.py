@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from cloud_verifier.engine import Engine, Job, JobResult, RunResult
+from cloud_verifier.logs import about
 from cloud_verifier.observe import SILENT, Observer, Round
 from cloud_verifier.prefill import ALONE, PrefillShare
 from cloud_verifier.sessions import LiveSession, SessionTable
@@ -19,6 +20,9 @@ from specwire.sampling import History
 from specwire.v1 import verifier_pb2 as pb
 
 logger = logging.getLogger(__name__)
+
+_LATELY_S = 2.0
+"""Who had a verdict less than this ago is likely to send its next drafts soon."""
 
 
 class Scheduler:
@@ -90,13 +94,13 @@ class Scheduler:
             for session in self.sessions:
                 if session.sequence in handles:
                     session.sequence, session.cached = None, 0
+                    session.displaced = True
 
     def _collect(self) -> list[tuple[LiveSession, Job]]:
         """Every session that is ready, those first that have waited longest for their turn."""
         ready = [s for s in self.sessions if s.outbox is not None and not s.state.ended]
         ready.sort(key=lambda s: s.turn)
-        waiting = any(s.state.has_work() and self._missing(s) <= 0 for s in ready)
-        budget = self._share.tokens if waiting else ALONE
+        budget = self._share.tokens if self._in_conversation(ready) else ALONE
         batch = []
         for session in ready:
             job = self._job(session, budget)
@@ -105,6 +109,13 @@ class Scheduler:
                 budget -= len(job.tokens) - (job.work is not None)
                 batch.append((session, job))
         return batch
+
+    def _in_conversation(self, ready: list[LiveSession]) -> bool:
+        """Whether a session has a round to run, or may have one before a forward ends."""
+        lately = time.perf_counter() - _LATELY_S
+        return any(
+            self._missing(s) <= 0 and (s.state.has_work() or s.ready_since > lately) for s in ready
+        )
 
     def _missing(self, session: LiveSession) -> int:
         # The last committed token is evaluated in the round itself.
@@ -137,9 +148,14 @@ class Scheduler:
             return
         if result.put_off:
             session.state.abandon_work()
+            session.displaced = True
             return
         session.state.note_shared_prompt(result.shared)
-        session.turn = next(self._turns)
+        # Where memory is short, prefill that went to the back of the queue between its
+        # parts could lose the first before it comes to the last, for ever.
+        if job.work is not None or not session.displaced:
+            session.turn = next(self._turns)
+            session.displaced = False
         session.ready_since = time.perf_counter()
         try:
             self._apply(session, job, result, batch)
@@ -181,6 +197,17 @@ class Scheduler:
     def _settle(self, session: LiveSession) -> None:
         if session.state.ended:
             self._release(session)
+            usage = session.state.usage()
+            logger.info(
+                "session ended",
+                extra=about(
+                    session.id,
+                    rounds=usage.rounds,
+                    output_tokens=usage.output_tokens,
+                    examined=usage.examined,
+                    accepted=usage.accepted,
+                ),
+            )
         elif session.half_closed and session.outbox is not None and self.idle(session):
             session.outbox.end()
 

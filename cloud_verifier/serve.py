@@ -78,6 +78,7 @@ def load(settings: Settings) -> Target:
         device=settings.device,
         context=settings.context,
         kv_memory=settings.kv_memory,
+        quantization=settings.quantization,
         threads=settings.threads,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -165,10 +166,10 @@ def _reload(access: Access) -> None:
 
 
 def _leave_after(seconds: float) -> None:
-    """End the process even if a target forward does not; nothing is lost but that forward."""
+    """End the process even if a target forward, or a receiver of traces, does not answer."""
 
     def leave() -> None:
-        print("the grace time is over: leaving a forward behind", file=sys.stderr, flush=True)
+        print("the grace time is over: leaving what still runs behind", file=sys.stderr, flush=True)
         os._exit(0)
 
     timer = threading.Timer(seconds, leave)

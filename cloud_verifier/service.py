@@ -27,6 +27,9 @@ from specwire.v1 import verifier_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+OPENING_S = 30.0
+"""How long a new stream may be silent."""
+
 BYTES_A_TOKEN = 32
 """Text longer than the longest prompt times this is refused before it is tokenized."""
 
@@ -100,7 +103,12 @@ class VerifierService(rpc.VerifierServicer):
         """One session over a stream."""
         async with reporting(context, self._observer):
             frames = aiter(request_iterator)
-            first = await anext(frames, None)
+            try:
+                first = await asyncio.wait_for(anext(frames, None), OPENING_S)
+            except TimeoutError:
+                raise BadRequest(
+                    f"no first frame, Open or Resume, came within {OPENING_S:g} s"
+                ) from None
             if first is None:
                 raise BadRequest("the stream ended before its first frame, Open or Resume")
             session, opened = await self._enter(self._access.identify(context), first)

@@ -64,6 +64,7 @@ class LiveSession:
     last_seen: float = field(default_factory=time.monotonic)
     ready_since: float = 0.0  # time.perf_counter of the last change
     turn: int = 0  # grows; who has the lowest has waited longest
+    displaced: bool = False  # had to make room for others since its last round
     running: bool = False  # a job of this session is in the model thread
     half_closed: bool = False  # the attached stream will send no more
     last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify

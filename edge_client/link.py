@@ -146,7 +146,9 @@ def _translated(server: str) -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        detail = dict(error.trailing_metadata() or ()).get(DETAIL_KEY)
+        # Pair by pair: older gRPC's metadata can't be made a dict in one go.
+        trailing = {str(key): value for key, value in error.trailing_metadata() or ()}
+        detail = trailing.get(DETAIL_KEY)
         message = error.details() or error.code().name
         if detail is None and _is_broken(error.code(), message):
             raise LinkError(f"the stream to {server} broke ({message})") from error

@@ -28,6 +28,7 @@ def load_checkpoint(
     device: str,
     context: int | None,
     kv_memory: int | None,
+    quantization: str | None,
     threads: int | None,
     progress: Callable[[str], None],
 ) -> tuple[PackedBackend, TargetTokenizer]:
@@ -41,7 +42,8 @@ def load_checkpoint(
         torch.set_num_threads(threads)
     try:
         with _quiet():
-            return _load(source, dtype, place, context, kv_memory, progress)
+            options = _options(source, dtype, place, quantization)
+            return _load(source, options, place, context, kv_memory, progress)
     except SpecwireError:
         raise
     except Exception as error:
@@ -50,7 +52,7 @@ def load_checkpoint(
 
 def _load(
     source: Source,
-    dtype: str,
+    options: dict[str, Any],
     place: torch.device,
     context: int | None,
     kv_memory: int | None,
@@ -66,16 +68,9 @@ def _load(
     progress(f"reading the tokenizer of {source.name}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, config=config, **files)
 
-    options = dict(files)
-    options["dtype"] = _dtype(dtype, source)
-    if source.gguf is not None:
-        # Dense weights: packed ones would fetch kernels from the network.
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    if place.type != "cpu":
-        options["device_map"] = {"": place}
     progress(f"loading the weights of {source.name} onto {place}")
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        source.location, config=config, **options
+        source.location, config=config, **files, **options
     )
     encoder = TargetTokenizer(tokenizer, width=token_width(model.config), end_ids=_end_ids(model))
     backend = PackedBackend(
@@ -87,6 +82,45 @@ def _load(
         f"{backend.tokens} tokens of {backend.bytes_per_token} bytes"
     )
     return backend, encoder
+
+
+def _options(
+    source: Source, dtype: str, place: torch.device, quantization: str | None
+) -> dict[str, Any]:
+    """What decides the weights' format and place."""
+    options: dict[str, Any] = {"dtype": _dtype(dtype, source)}
+    if source.gguf is not None:
+        if quantization is not None:
+            raise ModelError(
+                f"quantization {quantization!r} is for full-precision checkpoints; "
+                f"{source.spec!r} is a GGUF file, which is quantised already: leave it out"
+            )
+        # Dense weights: packed ones would fetch kernels from the network.
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    elif quantization is not None:
+        options["quantization_config"] = _quantization(quantization)
+    if str(place) == "cuda":
+        options["device_map"] = "auto"  # over all GPUs there are, as their memory needs
+    elif place.type != "cpu":
+        options["device_map"] = {"": place}
+    return options
+
+
+def _quantization(name: str) -> Any:
+    """transformers' own quantisation while loading, through bitsandbytes or optimum-quanto."""
+    makers: dict[str, Callable[[], Any]] = {
+        "bnb-int8": lambda: transformers.BitsAndBytesConfig(load_in_8bit=True),
+        "bnb-nf4": lambda: transformers.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        ),
+        "quanto-int8": lambda: transformers.QuantoConfig(weights="int8"),
+        "quanto-int4": lambda: transformers.QuantoConfig(weights="int4"),
+    }
+    if name not in makers:
+        raise ModelError(f"unknown quantization {name!r}; known: {', '.join(makers)}")
+    return makers[name]()
 
 
 def _model_class(config: Any) -> type[Any]:

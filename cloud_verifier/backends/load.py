@@ -35,6 +35,7 @@ def load_target(
     device: str = "auto",
     context: int | None = None,
     kv_memory: int | None = None,
+    quantization: str | None = None,
     threads: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Target:
@@ -45,10 +46,13 @@ def load_target(
         backend: the engine; "transformers" is the only one so far.
         dtype: number format of weights and arithmetic. "auto" takes what the
             checkpoint states, and bfloat16 for GGUF files, which are unpacked.
-        device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where there is one.
+        device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where there is one. "cuda"
+            without a number spreads a large model over all GPUs.
         context: most tokens of a sequence, if less than the model allows.
-        kv_memory: bytes for keys and values of all sequences; None for eight
-            sequences of full length.
+        kv_memory: bytes for keys and values of all sequences; None for most of what is
+            free on the GPUs, or on a CPU for eight sequences of full length.
+        quantization: of a full-precision checkpoint while it is loaded: "bnb-int8",
+            "bnb-nf4", "quanto-int8" or "quanto-int4", each of which needs its package.
         threads: CPU threads of torch, for the whole process; None leaves them.
         progress: called with one line of text before each part of the work.
 
@@ -77,6 +81,7 @@ def load_target(
             device=device,
             context=context,
             kv_memory=kv_memory,
+            quantization=quantization,
             threads=threads,
             progress=progress,
         )

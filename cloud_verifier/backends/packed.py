@@ -31,6 +31,7 @@ BLOCK = 16
 """Tokens of a block. What two sequences share is a whole number of blocks."""
 
 _DEFAULT_CONTEXT = 4096
+_GPU_SHARE = 0.8  # of the free memory; the rest is for activations
 _PROBE_TOKENS = 12
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _ROUGH_TOLERANCE = 5e-2  # of 16-bit and quantised models, relative to the spread of the logits
@@ -57,8 +58,8 @@ class PackedBackend:
             vocabulary: of its tokenizer.
             name: for people and logs.
             context: lowers the most tokens that a sequence may hold.
-            kv_memory: bytes for keys and values of all sequences; None for eight
-                sequences of full length.
+            kv_memory: bytes for keys and values of all sequences; None for most of what
+                is free on the GPUs, or on a CPU for eight sequences of full length.
 
         Raises:
             ModelError: the model can't be run this way, or `kv_memory` is too small.
@@ -217,13 +218,12 @@ class PackedBackend:
             positions += range(step.keep, step.keep + count)
             first += count
             rows += range(first - step.rows, first)
-        batch = PackedBatch(spans, self._device)
+        batch = PackedBatch(spans)
         logits = self._evaluate(ids, positions, rows, batch)
         return list(torch.split(logits, [step.rows for step in steps]))
 
     def _slots_of(self, table: BlockTable) -> torch.Tensor:
-        blocks = torch.tensor(table.blocks, device=self._device)
-        slots = blocks[:, None] * BLOCK + torch.arange(BLOCK, device=self._device)
+        slots = torch.tensor(table.blocks)[:, None] * BLOCK + torch.arange(BLOCK)
         return slots.flatten()[: len(table.tokens)]
 
     def _evaluate(
@@ -240,7 +240,7 @@ class PackedBackend:
                 input_ids=torch.tensor([list(ids)], device=self._device),
                 position_ids=torch.tensor([list(positions)], device=self._device),
                 use_cache=False,
-                logits_to_keep=torch.tensor(list(rows), device=self._device),
+                logits_to_keep=torch.tensor(list(rows)),
             )
         finally:
             self._batch = None
@@ -276,13 +276,14 @@ class PackedBackend:
                 "supported; choose another model"
             )
         assert self._batch is not None
+        batch = self._batch.on(query.device)
         layer = self._layers.get(module.layer_idx)
         if layer is None:
             layer = self._layers[module.layer_idx] = LayerPool(self._pool.count * BLOCK)
         keys, values = layer.write(
-            self._batch.new_slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
+            batch.new_slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
         )
-        out = self._batch.attend(
+        out = batch.attend(
             query[0],
             keys,
             values,
@@ -340,8 +341,12 @@ class PackedBackend:
 
     def _blocks(self, context: int, kv_memory: int | None) -> int:
         of_one = -(-context // BLOCK)
-        if kv_memory is None:
+        if kv_memory is None and self._device.type != "cuda":
             return 8 * of_one
+        if kv_memory is None:
+            devices = {p.device for p in self._model.parameters() if p.device.type == "cuda"}
+            free = sum(torch.cuda.mem_get_info(device)[0] for device in devices)
+            kv_memory = int(_GPU_SHARE * free)
         blocks = kv_memory // (BLOCK * self.bytes_per_token)
         if blocks < 1:
             raise ModelError(

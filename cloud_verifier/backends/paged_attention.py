@@ -76,6 +76,17 @@ class _Group:
     tokens: torch.Tensor
     masks: dict[tuple[Sight, int], torch.Tensor] = field(default_factory=dict)
 
+    def to(self, device: torch.device) -> _Group:
+        """A copy on another device; masks are made there."""
+        return _Group(
+            sequences=self.sequences,
+            keys=self.keys.to(device),
+            queries=self.queries.to(device),
+            query_at=self.query_at.to(device),
+            back=self.back.to(device),
+            tokens=self.tokens.to(device),
+        )
+
     @property
     def most_keys(self) -> int:
         return self.keys.shape[0] // self.sequences
@@ -101,12 +112,34 @@ class _Group:
 
 
 class PackedBatch:
-    """What attention must know about one forward."""
+    """What attention must know about one forward, made on the CPU."""
 
-    def __init__(self, spans: Sequence[Span], device: torch.device) -> None:
-        self.new_slots = torch.cat([span.slots[-span.count :] for span in spans])
-        """(tokens,) slots of the packed row's own keys."""
-        self._groups = [_group(part, device) for part in _by_length(spans)]
+    def __init__(self, spans: Sequence[Span]) -> None:
+        slots = torch.cat([span.slots[-span.count :] for span in spans])
+        groups = [_group(part) for part in _by_length(spans)]
+        self._placed = {torch.device("cpu"): PlacedBatch(slots, groups)}
+
+    def on(self, device: torch.device) -> PlacedBatch:
+        """The batch on a device. A model over several devices asks for each once."""
+        placed = self._placed.get(device)
+        if placed is None:
+            placed = self._placed[device] = self._placed[torch.device("cpu")].to(device)
+        return placed
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """A `PackedBatch` on one device.
+
+    new_slots: (tokens,) slots of the packed row's own keys.
+    """
+
+    new_slots: torch.Tensor
+    groups: list[_Group]
+
+    def to(self, device: torch.device) -> PlacedBatch:
+        """A copy on another device."""
+        return PlacedBatch(self.new_slots.to(device), [g.to(device) for g in self.groups])
 
     def attend(
         self,
@@ -117,21 +150,16 @@ class PackedBatch:
         sight: Sight,
         scoring: Scoring,
     ) -> torch.Tensor:
-        """Attention output of the packed row.
+        """Attention output of the packed row, (tokens, heads, value width).
 
-        Args:
-            query: (heads, tokens, width).
-            keys, values: the pool of one layer, (slots, kv_heads, width).
-            sight, scoring: of the layer.
-
-        Returns:
-            (tokens, heads, value width).
+        `query` is (heads, tokens, width); `keys` and `values` are the pool of one layer,
+        (slots, kv_heads, width); `sight` and `scoring` are the layer's.
         """
         heads, tokens, width = query.shape
         kv_heads, value_width = keys.shape[1], values.shape[2]
         shared = heads // kv_heads
         out = query.new_empty(tokens, heads, value_width)
-        for group in self._groups:
+        for group in self.groups:
             n, q, k = group.sequences, group.most_queries, group.most_keys
             # Queries that share a key head stand one below the other: no key is repeated.
             rows = query.index_select(1, group.queries).view(kv_heads, shared, n, q, width)
@@ -186,10 +214,10 @@ def _fits(group: Sequence[Span], span: Span) -> bool:
     return keys and max(span.count, *(s.count for s in group)) <= _WASTE * max(least, 8)
 
 
-def _group(spans: Sequence[Span], device: torch.device) -> _Group:
+def _group(spans: Sequence[Span]) -> _Group:
     most_keys = max(len(span.slots) for span in spans)
     most_queries = max(span.count for span in spans)
-    keys = torch.zeros(len(spans), most_keys, dtype=torch.int64, device=device)
+    keys = torch.zeros(len(spans), most_keys, dtype=torch.int64)
     queries, query_at, back, tokens = [], [], [], []
     for index, span in enumerate(spans):
         keys[index, : len(span.slots)] = span.slots
@@ -203,10 +231,10 @@ def _group(spans: Sequence[Span], device: torch.device) -> _Group:
     return _Group(
         sequences=len(spans),
         keys=keys.flatten(),
-        queries=torch.tensor(queries, device=device),
-        query_at=torch.tensor(query_at, device=device),
-        back=torch.tensor(back, device=device),
-        tokens=torch.tensor(tokens, device=device),
+        queries=torch.tensor(queries),
+        query_at=torch.tensor(query_at),
+        back=torch.tensor(back),
+        tokens=torch.tensor(tokens),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -331,6 +333,31 @@ async def test_limits_are_counted_by_client(tokens: Path):
         assert "more than 4 requests a second" in failure.message
         failure = await refused(b.Verify(asked()))
         assert "the verifier holds 3 sessions" in failure.message  # bob's share is his own
+
+
+async def test_a_stream_above_the_rate_is_slowed_and_others_are_not(tokens: Path):
+    alice, bob = add_token(tokens, "alice"), add_token(tokens, "bob")
+    limits = Limits(context=64, requests_per_s=20)
+
+    async def rounds(stub: rpc.VerifierAsyncStub, count: int) -> float:
+        begun = time.monotonic()
+        stream = Stream.decode(stub)
+        await stream.send(open_frame([1], max_tokens=60))
+        await stream.opened()
+        for number in range(1, count + 1):
+            await stream.send(point(number, 1, number, []))
+            assert (await stream.verdict()).number == number
+        return time.monotonic() - begun
+
+    async with (
+        verifier(Access(token_file=tokens), limits) as server,
+        caller(server, token=alice) as a,
+        caller(server, token=bob) as b,
+    ):
+        slowed, free = await asyncio.gather(rounds(a, 55), rounds(b, 30))
+    # 56 requests, 40 of them at once, the rest at 20 a second.
+    assert 0.75 <= slowed < 3.0
+    assert free < slowed
 
 
 async def test_text_that_cannot_fit_is_refused_before_it_is_tokenized():

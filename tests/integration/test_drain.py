@@ -205,4 +205,4 @@ async def test_a_process_leaves_a_forward_that_never_ends(tmp_path: Path):
             assert (await stream.failure()).code == pb.ERROR_CODE_DRAINING
         assert await asyncio.to_thread(running.process.wait, 10) == 0
         assert time.monotonic() - begun < 5
-        assert running.said("leaving a forward behind")
+        assert running.said("leaving what still runs behind")

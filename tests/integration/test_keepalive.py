@@ -7,18 +7,21 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 
 from cloud_verifier import server as server_module
+from cloud_verifier import service as service_module
 from cloud_verifier.server import VerifierServer
 from edge_client import link as link_module
 from edge_client.link import Link, Stream
 from specwire.errors import LinkError
 from specwire.limits import Limits
 from specwire.v1 import verifier_pb2 as pb
+from tests.support.drafter import Stream as ByHand
 from tests.support.drafter import open_frame, point
 from tests.support.edge import Relay
-from tests.support.serving import serving
+from tests.support.serving import serving, stub_for
 from tests.support.tables import LetterEncoder, TableBackend, random_table
 
 LIMITS = Limits(context=64)
@@ -174,3 +177,12 @@ async def test_with_the_products_own_times():
             relay.flowing.set()
 
     await asyncio.gather(quiet(), dead())
+
+
+async def test_a_stream_that_never_begins_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service_module, "OPENING_S", 0.2)
+    backend = TableBackend(random_table(5, seed=6), context=64)
+    async with serving(backend, LetterEncoder(), LIMITS) as server, stub_for(server) as stub:
+        failure = await ByHand.decode(stub).failure()
+        assert failure.status is grpc.StatusCode.INVALID_ARGUMENT
+        assert "no first frame, Open or Resume, came within 0.2 s" in failure.message

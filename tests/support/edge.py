@@ -123,19 +123,24 @@ def real_verifier() -> Iterator[VerifierThread]:
 
 
 def reference_ids(verifier: VerifierThread, prompt: Sequence[int], tokens: int) -> list[int]:
-    """Greedy output of transformers' own `generate` on the verifier's model."""
+    """Greedy output of transformers' own `generate` on the verifier's model, which must be idle."""
     import torch
 
     model: Any = verifier.backend._model  # type: ignore[attr-defined]
     ids = torch.tensor([list(prompt)])
-    output = model.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=tokens,
-        pad_token_id=0,
-        eos_token_id=sorted(verifier.backend.vocabulary.end_ids),
-    )
+    served = model.config._attn_implementation
+    model.set_attn_implementation("sdpa")  # transformers' own, as the checkpoint comes
+    try:
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=tokens,
+            pad_token_id=0,
+            eos_token_id=sorted(verifier.backend.vocabulary.end_ids),
+        )
+    finally:
+        model.set_attn_implementation(served)
     result: list[int] = output[0, len(prompt) :].tolist()
     return result
 

@@ -95,7 +95,7 @@ def exact_outputs(
     table: np.ndarray, params: SamplingParams, last: int, length: int
 ) -> dict[tuple[int, ...], float]:
     """The target's own distribution of the next `length` tokens after token `last`."""
-    p = distribution(table, params)
+    p = distribution(table.astype(np.float64), params)
     result = {}
     for output in itertools.product(range(len(table)), repeat=length):
         chance, before = 1.0, last

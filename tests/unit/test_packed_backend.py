@@ -492,13 +492,17 @@ def test_a_folder_is_loaded_quietly(folder: Any, capfd: pytest.CaptureFixture[st
     assert target.backend.vocabulary.end_ids == {1}
     assert target.encoder.encode_text("abc") == [0, 1, 2]
     assert set(levels) == {transformers.logging.ERROR}
-    assert lines[-1] == "tiny-llama: float32 on cpu, context 100 tokens"
+    # 8 sequences of 100 tokens in blocks of 16; 2 layers × 2 × 2 heads × 8 × 4 bytes
+    assert lines[-1] == (
+        "tiny-llama: float32 on cpu, context 100 tokens, cache for 896 tokens of 256 bytes"
+    )
     assert capfd.readouterr() == ("", "")
     assert transformers.logging.get_verbosity() == transformers.logging.INFO
     transformers.logging.set_verbosity(before)
     handle = target.backend.open()
     (logits,) = target.backend.forward([Step(handle, 0, [0, 1, 2], 3)])
-    torch.testing.assert_close(logits, reference_logits(tiny_model("llama"), [0, 1, 2]))
+    expected = reference_logits(tiny_model("llama"), [0, 1, 2])
+    torch.testing.assert_close(torch.as_tensor(logits), expected)
 
 
 def write_gguf(path: Any) -> None:
@@ -540,7 +544,7 @@ def test_a_gguf_file_is_loaded_quietly(tmp_path: Any, capfd: pytest.CaptureFixtu
     capfd.readouterr()
     lines: list[str] = []
     target = load_target(str(tmp_path / "letters.gguf"), progress=lines.append)
-    assert lines[-1] == "letters: bfloat16 on cpu, context 128 tokens"
+    assert lines[-1].startswith("letters: bfloat16 on cpu, context 128 tokens, cache for 1024 ")
     assert target.encoder.encode_text("abc</s>") == [18, 2, 19]
     assert target.backend.vocabulary.end_ids == {19}
     handle = target.backend.open()
@@ -591,6 +595,15 @@ def test_broken_checkpoints_say_what_is_wrong(folder: Any, tmp_path: Any) -> Non
     CONFIGS["llama"]().save_pretrained(bare)
     with pytest.raises(ModelError, match="can't load"):
         load_target(str(bare))
+
+
+def test_quantization_is_named_or_refused(folder: Any, tiny_gguf: Any) -> None:
+    with pytest.raises(ModelError, match="unknown quantization 'int2'.*bnb-int8"):
+        load_target(str(folder), quantization="int2")
+    with pytest.raises(ModelError, match="quantised already"):
+        load_target(str(tiny_gguf), quantization="bnb-int8")
+    with pytest.raises(ModelError, match="install it"):
+        load_target(str(folder), quantization="quanto-int8")
 
 
 def test_missing_packages_are_named(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
