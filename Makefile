@@ -17,7 +17,7 @@ LOWEST_PINS := grpcio==1.76.0 grpcio-health-checking==1.76.0 grpcio-reflection==
 help:
 	@echo "make demo    run edge and cloud on this machine with the built-in models"
 	@echo "make test    all tests, then those of the wire against the lowest grpc and protobuf"
-	@echo "make check   lint, formatting, types, import rules, generated code, links in the docs"
+	@echo "make check   lint, formatting, types, import rules, generated code, links in the docs, deploy/"
 	@echo "make bench   measure the real system"
 	@echo "make proto   generate the modules of specwire.v1 from verifier.proto"
 	@echo "make format  apply formatting and the fixes that are safe"
@@ -74,6 +74,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/gen_proto.py --check
 	$(BIN)/python scripts/check_links.py
+	$(BIN)/python -m scripts.check_deploy
 
 proto: $(STAMP)
 	$(BIN)/python scripts/gen_proto.py

@@ -81,7 +81,8 @@ class LlamaCppBackend:
         threads = threads or _cpus()
         self.bytes_per_token = _probe(model, kind, threads)
         """Of keys and values, with llama.cpp's own few bytes for each token."""
-        wanted = min(context or model.train_context or _DEFAULT_CONTEXT, _limit(model))
+        trained = model.train_context or _DEFAULT_CONTEXT
+        wanted = trained if context is None else min(context, trained)
         cells = self._cells(wanted, kv_memory)
         self._memory = LlamaCppContext(model, cells=cells, kind=kind, threads=threads)
         self._cells_held = SharedCells(self._memory, cells=cells, slots=self._memory.rows)
@@ -288,10 +289,6 @@ def _probe(model: LlamaCppModel, kind: CacheType, threads: int) -> int:
             f"choose another model"
         )
     return max(1, (whole - left) // (_PROBE_TOKENS - half))
-
-
-def _limit(model: LlamaCppModel) -> int:
-    return model.train_context or _DEFAULT_CONTEXT
 
 
 def _cpus() -> int:

@@ -120,7 +120,9 @@ class LlamaCppContext:
         ):
             setattr(self._batch, name, ctypes.cast(array.ctypes.data, kinds[name]))
 
-    def evaluate(self, ids: Ints, positions: Ints, slots: Ints, wanted: npt.NDArray[np.int8]) -> Rows:
+    def evaluate(
+        self, ids: Ints, positions: Ints, slots: Ints, wanted: npt.NDArray[np.int8]
+    ) -> Rows:
         """Evaluate tokens, each at a position of its slot, in as few calls as possible.
 
         Returns a copy of the logits after those that `wanted` marks with 1, in their order,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
@@ -14,9 +14,7 @@ from specwire.ports import PromptEncoder, TargetBackend
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "float32", "bfloat16", "float16")
-BACKENDS = ("transformers",)
-
-_INSTALL = "pip install 'specwire[cloud]'"
+BACKENDS = ("transformers", "llama_cpp")
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,21 @@ def load_target(
 
     Args:
         spec: a Hugging Face id or folder, a path to a .gguf file, or "builtin:smollm2".
-        backend: the engine; "transformers" is the only one so far.
+        backend: the engine: "transformers", or "llama_cpp", which reads .gguf files
+            only and needs no torch.
         dtype: number format of weights and arithmetic. "auto" takes what the
             checkpoint states, and bfloat16 for GGUF files, which are unpacked.
+            llama_cpp takes weights as they are and stores keys and values so;
+            "auto" is bfloat16 on a CPU and float16 elsewhere.
         device: "cpu", "cuda", "cuda:1", …; "auto" takes CUDA where there is one. "cuda"
             without a number spreads a large model over all GPUs.
         context: most tokens of a sequence, if less than the model allows.
         kv_memory: bytes for keys and values of all sequences; None for most of what is
-            free on the GPUs, or on a CPU for eight sequences of full length.
+            free on the GPUs, or on a CPU for eight sequences of full length; for
+            llama_cpp 1 GiB if that is less.
         quantization: of a full-precision checkpoint while it is loaded: "bnb-int8",
             "bnb-nf4", "quanto-int8" or "quanto-int4", each of which needs its package.
-        threads: CPU threads of torch, for the whole process; None leaves them.
+        threads: CPU threads; of torch for the whole process, and None leaves them.
         progress: called with one line of text before each part of the work.
 
     Raises:
@@ -67,10 +69,28 @@ def load_target(
     if threads is not None and threads < 1:
         raise ModelError(f"{threads} threads can't work; give at least 1")
     source = find_source(spec)
+    if backend == "llama_cpp":
+        _check_packages(spec, ["llama_cpp", "jinja2"], "cloud-llama")
+        if quantization is not None:
+            raise ModelError(
+                f"quantization {quantization!r} is for full-precision checkpoints; the backend "
+                f"llama_cpp takes a GGUF file as it is quantised"
+            )
+        from cloud_verifier.backends.llama_cpp_backend import load_llama_cpp
+
+        return Target(
+            *load_llama_cpp(
+                source,
+                dtype=dtype,
+                device=device,
+                context=context,
+                kv_memory=kv_memory,
+                threads=threads,
+                progress=progress,
+            )
+        )
     needed = ["torch", "transformers", *(["gguf", "accelerate"] if source.gguf else [])]
-    missing = [package for package in needed if find_spec(package) is None]
-    if missing:
-        raise ModelError(f"{spec!r} needs {', '.join(missing)}; install with: {_INSTALL}")
+    _check_packages(spec, needed, "cloud")
 
     from cloud_verifier.backends.checkpoint import load_checkpoint
 
@@ -86,3 +106,11 @@ def load_target(
             progress=progress,
         )
     )
+
+
+def _check_packages(spec: str, needed: Sequence[str], extra: str) -> None:
+    missing = [package for package in needed if find_spec(package) is None]
+    if missing:
+        raise ModelError(
+            f"{spec!r} needs {', '.join(missing)}; install with: pip install 'specwire[{extra}]'"
+        )

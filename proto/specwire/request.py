@@ -64,10 +64,11 @@ def read_open(
     """
     check_version(frame.protocol_version)
     _check_fingerprint(frame.vocabulary_fingerprint, vocabulary)
-    vocabulary.check_ids(prompt, "prompt")
+    # Lengths first: checking millions of ids would keep everyone else waiting.
+    _check_room(len(prompt), len(frame.committed.ids), frame.max_tokens, limits)
     committed = tuple(frame.committed.ids)
+    vocabulary.check_ids(prompt, "prompt")
     vocabulary.check_ids(committed, "committed")
-    _check_room(len(prompt), len(committed), frame.max_tokens, limits)
     room = limits.context - len(prompt)
     return SessionRequest(
         prompt=tuple(prompt),
