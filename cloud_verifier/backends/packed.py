@@ -86,6 +86,7 @@ class PackedBackend:
         self.bytes_per_token = self._probe()
         self._resize(self._blocks(wanted, kv_memory))
         self._context = min(wanted, self._pool.count * BLOCK)
+        self._allocate()
 
     # ------------------------------------------------------------------- port
 
@@ -300,8 +301,7 @@ class PackedBackend:
         An attention that computes something else than we do shows here, at load, and
         not as wrong text.
         """
-        known = [i for i, n in enumerate(self._vocabulary.names) if n is not None]
-        tokens = [known[(7 * i) % len(known)] for i in range(_PROBE_TOKENS)]
+        tokens = self._some_tokens(_PROBE_TOKENS)
         with torch.inference_mode():
             output = self._model(
                 input_ids=torch.tensor([tokens], device=self._device), use_cache=False
@@ -333,6 +333,22 @@ class PackedBackend:
                 f"batch than alone (relative difference {error:.2g}); choose another model"
             )
         return sum(layer.bytes_per_slot for layer in self._layers.values())
+
+    def _allocate(self) -> None:
+        """Take the cache memory now, so that too much of it fails at load and not later."""
+        handle = self.open()
+        try:
+            self.forward([Step(handle, 0, self._some_tokens(1), 1)])
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{self._name}: there is no memory for {self.tokens} tokens of cache, "
+                f"{self.tokens * self.bytes_per_token} bytes; give less KV memory"
+            ) from error
+        self.close(handle)
+
+    def _some_tokens(self, count: int) -> list[int]:
+        known = [i for i, name in enumerate(self._vocabulary.names) if name is not None]
+        return [known[(7 * i) % len(known)] for i in range(count)]
 
     def _resize(self, blocks: int) -> None:
         self._tables.clear()

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,13 @@ from tests.support.edge import (
 from tests.support.tiny_models import CHAT_TEMPLATE, write_tiny_gguf
 
 ESCAPE = "\x1b["
-QUICKLY_S = 2.0
+
+
+def quickly_s() -> float:
+    """Two seconds, and more while this machine is busy with other things."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    return 2.0 + 20 * max(0.0, time.perf_counter() - began - 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +86,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, float, str]:
     began = time.perf_counter()
     process.send_signal(signal.SIGINT)
     try:
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
     return process.returncode, time.perf_counter() - began, said.decode()
@@ -127,7 +134,7 @@ def on_terminal(*args: str, **env: str) -> str:
             while data := os.read(master, 4096):
                 shown += data
         os.close(master)
-        process.wait(30)
+        process.wait(180)
         assert process.returncode == 0
     return shown.decode("utf-8", "replace")
 
@@ -242,7 +249,7 @@ def test_a_prompt_that_is_no_text_exits_with_2(verifier: VerifierThread, draft: 
         capture_output=True,
         env=edge_environment(),
         check=False,
-        timeout=30,
+        timeout=180,
     )
     for code, said in (
         (piped.returncode, piped.stderr),
@@ -280,8 +287,8 @@ def test_an_interrupt_in_the_middle(slow: VerifierThread, draft: str) -> None:
     assert process.stdout.read(20)  # the text is under way
     code, seconds, said = interrupted(process)
     assert (code, said) == (130, "")
-    assert seconds < QUICKLY_S
-    deadline = time.monotonic() + 5
+    assert seconds < quickly_s()
+    deadline = time.monotonic() + 30
     while slow.attached and time.monotonic() < deadline:
         time.sleep(0.05)
     assert slow.attached == 0
@@ -291,7 +298,7 @@ def test_an_interrupt_while_nobody_answers(draft: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        listener.settimeout(30)
+        listener.settimeout(120)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         process = begin("generate", "x", "--server", address, "--draft", draft)
         connection, _ = listener.accept()
@@ -299,7 +306,7 @@ def test_an_interrupt_while_nobody_answers(draft: str) -> None:
             time.sleep(0.2)
             code, seconds, said = interrupted(process)
     assert code == 130 and "Traceback" not in said
-    assert seconds < QUICKLY_S
+    assert seconds < quickly_s()
 
 
 def test_an_interrupt_at_the_prompt(verifier: VerifierThread, draft: str) -> None:
@@ -310,7 +317,7 @@ def test_an_interrupt_at_the_prompt(verifier: VerifierThread, draft: str) -> Non
         time.sleep(3.0)  # nothing tells from outside that it has begun to read
         code, seconds, said = interrupted(process)
     assert code == 130 and "Traceback" not in said
-    assert seconds < QUICKLY_S
+    assert seconds < quickly_s()
 
 
 @pytest.mark.parametrize("json_flag", [[], ["--json"]])
@@ -325,7 +332,7 @@ def test_a_reader_that_leaves_early(
     process.stdout.close()
     said = process.stderr.read().decode()
     process.stderr.close()
-    assert process.wait(30) == 0
+    assert process.wait(180) == 0
     assert "Traceback" not in said and "BrokenPipe" not in said
 
 
@@ -397,14 +404,14 @@ def test_an_interrupt_stops_the_answer_alone(slow: VerifierThread, draft: str) -
         os.write(master, b"go\n")
         shown = b""
         while b"after" not in shown:
-            ready, _, _ = select.select([process.stdout], [], [], 30)
+            ready, _, _ = select.select([process.stdout], [], [], 120)
             assert ready
             shown += os.read(process.stdout.fileno(), 64)
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert process.poll() is None
         os.write(master, b"/exit\n")
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
         os.close(master)

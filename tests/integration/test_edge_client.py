@@ -98,7 +98,7 @@ def test_several_threads_at_once(client: EdgeClient, solo: list[Result], mode: M
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert {i: r.token_ids for i, r in results.items()} == {
         i: r.token_ids for i, r in enumerate(solo)
     }
@@ -124,7 +124,7 @@ def test_a_loop_in_another_thread(client: EdgeClient, solo: list[Result]) -> Non
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(120)
     assert results[0].token_ids == solo[1].token_ids
 
 
@@ -171,13 +171,13 @@ async def test_cancelling_one_leaves_the_other_alone(
         await asyncio.sleep(0.1)
         one.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await settled(one, 5)
-        await until(lambda: slow.attached == 1 or two.done(), 5)
+            await settled(one, 20)
+        await until(lambda: slow.attached == 1 or two.done(), 30)
         result = await settled(two)
         assert result.token_ids == [3 + i % 250 for i in range(150)]
-        await until(lambda: slow.attached == 0, 5)
+        await until(lambda: slow.attached == 0, 30)
         if sources:
-            await until(lambda: all(s._model._context is None for s in sources), 5)
+            await until(lambda: all(s._model._context is None for s in sources), 30)
 
 
 async def test_leaving_a_stream_in_the_middle_ends_it(slow: VerifierThread, draft: str) -> None:
@@ -187,7 +187,7 @@ async def test_leaving_a_stream_in_the_middle_ends_it(slow: VerifierThread, draf
         for _ in range(5):
             await anext(tokens)
         await tokens.aclose()  # type: ignore[attr-defined]
-        await until(lambda: slow.attached == 0, 5)
+        await until(lambda: slow.attached == 0, 30)
         assert 5 <= len(stream.result.token_ids) < 2500
         assert stream.result.text.encode()[:2] == bytes([0, 1])
         assert stream.result.duration_s > 0
@@ -288,7 +288,7 @@ def test_closing_while_another_thread_generates(slow: VerifierThread, draft: str
             break
         ended.wait(0.01)
     client.close()
-    assert ended.wait(5), "generate() must not wait for a closed client for ever"
+    assert ended.wait(30), "generate() must not wait for a closed client for ever"
     thread.join()
     assert isinstance(outcome[0], BaseException)
 

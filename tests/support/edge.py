@@ -410,7 +410,7 @@ def edge_environment(**extra: str) -> dict[str, str]:
 
 
 def edge_client(
-    *args: str, text: str | bytes = "", timeout: float = 60.0, **env: str
+    *args: str, text: str | bytes = "", timeout: float = 180.0, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `edge-client` to its end, with `text` on standard input."""
     done = subprocess.run(
@@ -459,14 +459,14 @@ def asking(
     )
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait until something becomes true; fails the test if it does not."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  (what is watched belongs to other threads)
             await asyncio.sleep(0.01)
 
 
-async def settled(work: Awaitable[T], timeout_s: float = 60.0) -> T:
+async def settled(work: Awaitable[T], timeout_s: float = 120.0) -> T:
     """The result of something that must not hang."""
     async with asyncio.timeout(timeout_s):
         return await work
