@@ -18,10 +18,12 @@ import numpy as np
 
 from cloud_verifier.backends.llama_cpp_cells import Line, SharedCells
 from cloud_verifier.backends.llama_cpp_context import (
+    BATCH,
     CacheType,
     LlamaCppContext,
     Rows,
     cache_type,
+    most_sequences,
 )
 from cloud_verifier.backends.llama_cpp_model import LlamaCppModel
 from cloud_verifier.backends.llama_cpp_prompt import LlamaCppEncoder
@@ -216,7 +218,9 @@ class LlamaCppBackend:
     def _cells(self, context: int, kv_memory: int | None) -> int:
         if kv_memory is None:
             return max(1, min(8 * context, _DEFAULT_MEMORY // self.bytes_per_token))
-        cells = kv_memory // self.bytes_per_token
+        # More than this can't be used, and llama.cpp takes 32 bits.
+        most = min(context * most_sequences(self._model.width), (1 << 31) - BATCH)
+        cells = min(kv_memory // self.bytes_per_token, most)
         if cells < 1:
             raise ModelError(
                 f"{kv_memory} bytes of cache hold not even one token, which takes "

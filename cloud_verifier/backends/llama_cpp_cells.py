@@ -222,7 +222,7 @@ def _drop(counts: dict[int, int], cell: int) -> None:
 def _common(held: Sequence[int], wanted: Sequence[int], limit: int) -> int:
     """Length of the common beginning, at most `limit`."""
     shorter = max(0, min(len(held), len(wanted), limit))
-    if held[:shorter] == wanted[:shorter]:
+    if list(held[:shorter]) == list(wanted[:shorter]):
         return shorter
     return next(i for i in range(shorter) if held[i] != wanted[i])
 

@@ -57,6 +57,11 @@ def cache_type(dtype: str, *, on_gpu: bool) -> CacheType:
     return types[dtype]
 
 
+def most_sequences(width: int) -> int:
+    """How many sequences there may be, for rows of logits of `width` columns."""
+    return max(1, min(_MOST_SEQUENCES, _LOGITS_BYTES // (4 * width)))
+
+
 class LlamaCppContext:
     """A model's evaluation state for several sequences; a `SlotMemory`. One thread uses it.
 
@@ -74,7 +79,7 @@ class LlamaCppContext:
         self._model = model
         self._api = api = model.llama.api
         # llama.cpp wants a row of logits for each sequence, at least, and aborts otherwise.
-        self.rows = max(1, min(_MOST_SEQUENCES, _LOGITS_BYTES // (4 * model.width)))
+        self.rows = most_sequences(model.width)
         """Most rows of logits of one call of llama.cpp, and most sequences."""
         params = api.llama_context_default_params()
         params.n_ctx = cells
