@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import modes, q_codec
+from benchmarks import modes, q_codec, service
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "q_codec": q_codec.run,
     "modes": modes.run,
+    "service": service.run,
 }
 
 

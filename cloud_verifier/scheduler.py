@@ -127,6 +127,10 @@ class Scheduler:
         work = state.next_work() if missing <= max(budget, 0) else None
         if work is None and (missing <= 0 or budget <= 0):
             return None
+        # What was driven out is rebuilt when it is needed: idle sessions that rebuilt theirs
+        # at once would drive each other out for ever.
+        if session.displaced and not state.has_work():
+            return None
         keep = min(session.cached, state.frontier - 1)
         stop = state.frontier if work is not None else keep + min(missing, budget)
         return Job(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from edge_client import retry
 from edge_client.draft.source import Drafted, DraftSource
 from edge_client.draft.worker import DraftEvents, DraftRun, DraftWorker
-from edge_client.link import Link, Stream
+from edge_client.link import Link, Stream, StreamEnded
 from edge_client.options import GenerateOptions, Mode
 from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
 from specwire.edge_session import CommittedToken, EdgeSession, Origin
@@ -134,8 +134,9 @@ class Generation:
             self._settle_result()
 
     async def _pause(self, error: SpecwireError, fruitless: int) -> None:
-        self._notify(f"link lost ({error}); resuming")
-        self.result.reconnections += 1
+        if not isinstance(error, StreamEnded):
+            self._notify(f"link lost ({error}); resuming")
+            self.result.reconnections += 1
         if fruitless:
             await asyncio.sleep(min(0.1 * 2**fruitless, 2.0))
 

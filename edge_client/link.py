@@ -40,6 +40,14 @@ _WRONG_NAME = (
 )
 
 
+class StreamEnded(LinkError):
+    """The verifier ended the stream while something was being sent.
+
+    gRPC then drops the frames that were not read yet, and the status; resuming the
+    session brings both. The link itself is sound.
+    """
+
+
 class Link:
     """A channel to one verifier. Belongs to the event loop it was made on."""
 
@@ -150,8 +158,10 @@ def _translated(server: str) -> Iterator[None]:
         trailing = {str(key): value for key, value in error.trailing_metadata() or ()}
         detail = trailing.get(DETAIL_KEY)
         message = error.details() or error.code().name
-        if detail is None and _is_broken(error.code(), message):
-            raise LinkError(f"the stream to {server} broke ({message})") from error
+        if detail is None and _is_masked(error.code(), message):
+            raise StreamEnded(f"the stream to {server} ended while something was sent") from error
+        if detail is None and _is_reset(error.code(), message):
+            raise LinkError(f"the stream to {server} was reset ({message})") from error
         if detail is None:
             _check_trust(server, message, error)
             message = _explain(server, error.code(), message)
@@ -160,12 +170,16 @@ def _translated(server: str) -> Iterator[None]:
         ) from error
 
 
-def _is_broken(status: grpc.StatusCode, message: str) -> bool:
-    # A write that meets the end of its stream hides the stream's status behind INTERNAL;
-    # resuming brings what was missed. CANCELLED is a stream reset by the other side.
-    if status is grpc.StatusCode.INTERNAL:
-        return message == "Internal error from Core" or "RST_STREAM" in message
-    return status is grpc.StatusCode.CANCELLED
+def _is_masked(status: grpc.StatusCode, message: str) -> bool:
+    # A write that meets the end of its stream hides the stream's status behind this one.
+    return status is grpc.StatusCode.INTERNAL and message == "Internal error from Core"
+
+
+def _is_reset(status: grpc.StatusCode, message: str) -> bool:
+    # By the other side or by something between; our own cancelling shows differently.
+    return status is grpc.StatusCode.CANCELLED or (
+        status is grpc.StatusCode.INTERNAL and "RST_STREAM" in message
+    )
 
 
 def _check_trust(server: str, message: str, cause: grpc.aio.AioRpcError) -> None:

@@ -87,7 +87,7 @@ class LlamaCppBackend:
         wanted = trained if context is None else min(context, trained)
         cells = self._cells(wanted, kv_memory)
         self._memory = LlamaCppContext(model, cells=cells, kind=kind, threads=threads)
-        self._cells_held = SharedCells(self._memory, cells=cells, slots=self._memory.rows)
+        self._pool = SharedCells(self._memory, cells=cells, slots=self._memory.rows)
         self._context = min(wanted, cells)
         self._lines: dict[int, Line] = {}
         self._handles = itertools.count(1)
@@ -112,12 +112,12 @@ class LlamaCppBackend:
     @property
     def tokens(self) -> int:
         """Tokens that the cache memory holds, of all sequences together."""
-        return self._cells_held.count
+        return self._pool.count
 
     @property
     def pool(self) -> SharedCells:
         """The cells of cache memory, for measurements."""
-        return self._cells_held
+        return self._pool
 
     def open(self, tokens: Sequence[int] = ()) -> int:
         """Start a sequence; what is at hand of a beginning of `tokens` is its own at once.
@@ -125,7 +125,7 @@ class LlamaCppBackend:
         The last of `tokens` is never among it: its logits will be wanted.
         """
         handle = next(self._handles)
-        self._lines[handle] = self._cells_held.open(tokens)
+        self._lines[handle] = self._pool.open(tokens)
         return handle
 
     def cached(self, sequence: int) -> int:
@@ -140,12 +140,12 @@ class LlamaCppBackend:
         """Forget a sequence; it may stay at hand for others until its room is needed."""
         line = self._lines.pop(sequence, None)
         if line is not None:
-            self._cells_held.close(line)
+            self._pool.close(line)
 
     def fits(self, steps: Sequence[Step]) -> bool:
         """Whether there is room for a forward of these steps."""
         turns = map(self._turn, steps)
-        return self._cells_held.fits([(t.line, t.start, len(t.tokens)) for t in turns])
+        return self._pool.fits([(t.line, t.start, len(t.tokens)) for t in turns])
 
     def forward(self, steps: Sequence[Step]) -> list[Any]:
         """Evaluate a ragged batch, each sequence at most once.
@@ -166,13 +166,13 @@ class LlamaCppBackend:
         turns = [self._turn(step) for step in steps]
         try:
             for turn in turns:
-                self._cells_held.truncate(turn.line, turn.start)
-            slots = [self._cells_held.append(turn.line, turn.tokens) for turn in turns]
+                self._pool.truncate(turn.line, turn.start)
+            slots = [self._pool.append(turn.line, turn.tokens) for turn in turns]
             logits = self._evaluate(turns, slots)
         except BaseException:
             # Nothing is known about cells that were not filled.
             for turn in turns:
-                self._cells_held.truncate(turn.line, turn.start)
+                self._pool.truncate(turn.line, turn.start)
             raise
         return np.split(logits, np.cumsum([turn.rows for turn in turns])[:-1])
 
@@ -198,7 +198,7 @@ class LlamaCppBackend:
 
     def _turn(self, step: Step) -> _Turn:
         line = self._lines[step.sequence]
-        start = self._cells_held.start(line, step.keep)
+        start = self._pool.start(line, step.keep)
         return _Turn(line, start, [*line.tokens[start : step.keep], *step.tokens], step.rows)
 
     def _evaluate(self, turns: Sequence[_Turn], slots: Sequence[int]) -> Rows:

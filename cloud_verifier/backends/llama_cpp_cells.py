@@ -115,10 +115,8 @@ class SharedCells:
         for line, keep, more in wanted:
             cells += more - sum(self._users[cell] == 1 for cell in line.cells[keep:])
             slots += line.slot is None
-        return (
-            cells <= self.count - len(self._users)
-            and slots <= len(self._slots) + len(self._donors)
-        )  # fmt: skip
+        free_slots = len(self._slots) + len(self._donors)
+        return cells <= self.count - len(self._users) and slots <= free_slots
 
     def truncate(self, line: Line, keep: int) -> None:
         """Forget the tokens from `keep` on."""

@@ -36,9 +36,7 @@ def resident_bytes() -> int:
 async def by_calls(stub: rpc.VerifierAsyncStub, index: int) -> None:
     """A session of two calls, over at the second, and left without a Close."""
     prompt = [3 + (index * 7 + i) % 200 for i in range(20)]
-    opening = pb.VerifyRequest(
-        open=open_frame(prompt, max_tokens=2), proposal=point(1, 1, 20, [])
-    )
+    opening = pb.VerifyRequest(open=open_frame(prompt, max_tokens=2), proposal=point(1, 1, 20, []))
     answer = await stub.Verify(opening)
     request = pb.VerifyRequest(
         session_id=answer.opened.session_id,

@@ -18,6 +18,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.service import Context, VerifierService
 from specwire.errors import DETAIL_KEY
 from specwire.limits import Limits
+from specwire.ports import PromptEncoder
 from specwire.v1 import verifier_pb2 as pb
 from tests.support.tables import LetterEncoder, TableBackend, random_table
 
@@ -90,14 +91,15 @@ REQUESTS: dict[str, type[Message]] = {
 class Verifier:
     """A verifier that is called directly; everything it said is checked."""
 
-    backend: TableBackend = field(
+    backend: Any = field(
         default_factory=lambda: TableBackend(random_table(SIZE, seed=5), context=CONTEXT)
     )
+    encoder: PromptEncoder = field(default_factory=LetterEncoder)
     statuses: Counter[grpc.StatusCode] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(Engine(self.backend), LIMITS)
-        self.service = VerifierService(self.backend, LetterEncoder(), self.scheduler, LIMITS)
+        self.service = VerifierService(self.backend, self.encoder, self.scheduler, LIMITS)
 
     async def __aenter__(self) -> Verifier:
         self.scheduler.start()
@@ -165,6 +167,6 @@ def load(path: Path) -> Calls:
     return [(item["call"], [bytes.fromhex(raw) for raw in item["frames"]]) for item in listed]
 
 
-def seeds() -> Iterable[Path]:
+def seeds(pattern: str = "*") -> Iterable[Path]:
     """Files of kept calls."""
-    return sorted(SEEDS.glob("*.json"))
+    return sorted(SEEDS.glob(f"{pattern}.json"))

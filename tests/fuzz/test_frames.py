@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 from specwire.v1 import verifier_pb2 as pb
 from tests.fuzz.frames import Fuzzer, pick
-from tests.fuzz.servicer import LIMITS, NEVER, REQUESTS, SIZE, Calls, Verifier, load, seeds
+from tests.fuzz.servicer import LIMITS, NEVER, SIZE, Calls, Verifier, load, seeds
 from tests.support.drafter import open_frame, point
 from tests.support.serving import serving
 from tests.support.tables import LetterEncoder, TableBackend, random_table
 
-EXAMPLES = 320
+EXAMPLES = 370
 CALLS = 300
 """Of an example; a call takes one frame or several."""
 FRAMES = 100_000
 OVER_SOCKETS = 3_000
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 MEMORY_BYTES = 64 << 20
 
 
@@ -59,7 +59,8 @@ class Probe:
         assert list(response.committed.tokens) == [expected]
         self._last, self._frontier = expected, self._frontier + 1
         if self._frontier >= 40:
-            await self._verifier.call("Close", [pb.CloseRequest(session_id=self._id).SerializeToString()])
+            request = pb.CloseRequest(session_id=self._id)
+            await self._verifier.call("Close", [request.SerializeToString()])
 
 
 class Attack:
@@ -107,8 +108,8 @@ class Attack:
         self.malformed += sum(bad[: answer.taken])
         opened = answer.opened
         if opened is not None:
-            self._sessions[opened.session_id] = (opened.frontier, self._sessions.get(
-                opened.session_id, (0, self._rng.random() < 0.3))[1])
+            known = self._sessions.get(opened.session_id, (0, self._rng.random() < 0.3))
+            self._sessions[opened.session_id] = (opened.frontier, known[1])
         return answer
 
     def _target(self) -> tuple[bytes, int, bool]:
@@ -237,7 +238,6 @@ def test_100_000_malformed_frames_do_no_harm() -> None:
         if totals["malformed"] >= FRAMES:
             break
         asyncio.run(example(seed))
-    print(totals, statuses, memory[len(memory)//5], memory[-1], len(memory))
     assert totals["malformed"] >= FRAMES
     # They reach every part: all refusals that a request can earn, and rounds too.
     for status in ("OK", "INVALID_ARGUMENT", "OUT_OF_RANGE", "NOT_FOUND", "FAILED_PRECONDITION"):
@@ -283,7 +283,7 @@ async def test_garbage_over_a_socket_does_no_harm() -> None:
     fuzz, sent = Fuzzer(99, SIZE), 0
     refused: Counter[grpc.StatusCode] = Counter()
     async with (
-        asyncio.timeout(90),
+        asyncio.timeout(120),
         serving(backend, LetterEncoder(), LIMITS) as server,
         grpc.aio.insecure_channel(server.address) as channel,
     ):
@@ -316,13 +316,55 @@ async def test_garbage_over_a_socket_does_no_harm() -> None:
 
 
 @pytest.mark.xfail(reason="gRPC answers UNKNOWN before the service sees such a call", strict=True)
-@pytest.mark.parametrize("method", [name for name in REQUESTS if name != "Decode"])
-async def test_bytes_that_are_no_message_are_refused_in_every_call(method: str) -> None:
+@pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in seeds("garbled-*")])
+async def test_bytes_that_are_no_message_are_refused_in_every_call(path: Path) -> None:
     backend = TableBackend(random_table(SIZE, seed=5), context=LIMITS.context)
     async with (
         asyncio.timeout(PATIENCE_S),
         serving(backend, LetterEncoder(), LIMITS) as server,
         grpc.aio.insecure_channel(server.address) as channel,
     ):
-        code, _ = await over_the_wire(channel, method, [b"\x0a\xff\xff\xff\xff\x0f"])
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        for method, raw in load(path):
+            code, _ = await over_the_wire(channel, method, raw)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# --------------------------------------------------------------------- prompts
+
+
+async def test_prompts_of_any_text_are_encoded_or_refused(tiny_gguf: Path) -> None:
+    """With a real tokenizer and chat template, which the table's verifier lacks."""
+    pytest.importorskip("torch")
+    from tests.support.serving import tiny_target
+
+    target = tiny_target(tiny_gguf)
+    fuzz = Fuzzer(17, len(target.backend.vocabulary))
+    rng = fuzz.rng
+    async with asyncio.timeout(60), Verifier(target.backend, target.encoder) as verifier:
+        for _ in range(1_500):
+            frame = pb.Open(protocol_version=1, max_tokens=1)
+            if rng.random() < 0.3:
+                frame.text = _text(rng)
+            else:
+                for _ in range(rng.randrange(4)):
+                    frame.chat.messages.add(role=_text(rng)[:9], content=_text(rng))
+            if rng.random() < 0.2:
+                fuzz.mutate(frame)
+            raw = frame.SerializeToString()
+            if rng.random() < 0.3:
+                raw = fuzz.garble(raw)
+            answer = await verifier.call("Generate", [raw])
+            if answer.opened is not None:
+                request = pb.CloseRequest(session_id=answer.opened.session_id)
+                await verifier.call("Close", [request.SerializeToString()])
+    for status in ("OK", "INVALID_ARGUMENT"):
+        assert verifier.statuses[grpc.StatusCode[status]] > 100, verifier.statuses
+
+
+def _text(rng: random.Random) -> str:
+    pieces = [
+        *("a", " ", "\n", "\0", "é", "🙂", "你", "\u200d", "\ufeff", "\U0010ffff", "<|im_end|>"),
+        *("<|im_start|>assistant\n", "{{ 1/0 }}", "{% raw %}", "[PAD300]", "the", "\x7f" * 9),
+        *("user", "system", "assistant"),
+    ]
+    return "".join(rng.choices(pieces, k=rng.choice((0, 1, 2, 5, 40))))

@@ -179,10 +179,7 @@ async def test_a_restarted_verifier_goes_on_where_the_old_one_stopped(
     mode: Mode,
     rule: str,
 ) -> None:
-    notices: list[str] = []
-    async with EdgeClient(
-        restartable.address, draft=draft, threads=1, notify=notices.append
-    ) as client:
+    async with EdgeClient(restartable.address, draft=draft, threads=1, notify=quiet) as client:
         stream = client.stream(PROMPT, options=asking(TOKENS, mode=mode, **RULES[rule]))
         texts, restarts = [], 0
         async for token in stream:
@@ -195,8 +192,6 @@ async def test_a_restarted_verifier_goes_on_where_the_old_one_stopped(
     assert restarts == 2
     assert result.token_ids == undisturbed[rule].token_ids
     assert "".join(texts) == result.text == undisturbed[rule].text
-    assert result.reconnections >= 1
-    assert any("resuming" in line for line in notices)
 
 
 async def test_a_session_whose_last_word_is_lost_with_the_verifier_still_ends(

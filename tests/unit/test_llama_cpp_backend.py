@@ -245,14 +245,14 @@ def test_logits_after_truncations_equal_a_fresh_evaluation(
 
 
 @pytest.mark.parametrize(
-    ("kind", "tokens"), [("tiny", None), ("tiny", 260), ("sliding", None), ("sliding", 260)]
+    ("kind", "tokens"), [("tiny", None), ("tiny", 130), ("sliding", None), ("sliding", 130)]
 )
 def test_any_mixture_of_ragged_shared_and_truncated_sequences_is_exact(
     kind: str, tokens: int | None, request: pytest.FixtureRequest
 ) -> None:
     """Random neighbours, drafts, truncations, closings and shared beginnings.
 
-    With a memory of 260 tokens sequences also lose their room to each other. Every row
+    With a memory of 130 tokens sequences also lose their room to each other. Every row
     of logits equals that of the whole sequence evaluated alone.
     """
     model = request.getfixturevalue(kind)
@@ -701,27 +701,34 @@ def test_a_window_is_seen(sliding: LlamaCppModel) -> None:
 
 def test_going_back_behind_what_a_window_gave_up(sliding: LlamaCppModel) -> None:
     """llama.cpp gives cells that no window sees to other tokens; then all is evaluated again."""
-    tokens = 280
-    backend = make(sliding, kv_memory=tokens * make(sliding).bytes_per_token)
-    rng = random.Random(8)
+    backend = make(sliding, kv_memory=512 * make(sliding).bytes_per_token)
+    reference, rng = Reference(sliding), random.Random(8)
     long = some_ids(rng, 200, 20)
     handle = backend.open()
     backend.forward([Step(handle, 0, long, 1)])
-    lost = 0
-    for round_ in range(30):
-        other = backend.open()
-        backend.forward([Step(other, 0, some_ids(rng, 60, 20), 1)])
-        backend.close(other)
-        keep = 195 - 5 * round_
-        line = backend._lines[handle]
-        lost += backend.pool.start(line, keep) == 0
-        step = Step(handle, keep, long[keep : keep + 2], 2)
+    lost = unshared = 0
+    for _ in range(30):
+        for _ in range(6):
+            other = backend.open()
+            backend.forward([Step(other, 0, some_ids(rng, rng.choice([30, 60, 150]), 20), 1)])
+            backend.close(other)
+        twin = backend.open(long)  # shares what is still whole, and goes on from there
+        shared = backend.cached(twin)
+        unshared += shared == 0
+        step = Step(twin, shared, long[shared:], 1)
+        if backend.fits([step]):
+            (logits,) = backend.forward([step])
+            np.testing.assert_allclose(logits, reference.rows(long, 1), atol=TOLERANCE)
+        backend.close(twin)
+        keep = rng.randrange(20, 200)
+        lost += backend.pool.start(backend._lines[handle], keep) == 0
+        step = Step(handle, keep, long[keep:], 1)
         assert backend.fits([step])
         (logits,) = backend.forward([step])
-        assert backend.cached(handle) == keep + 2
-        expected = Reference(sliding).rows(long[: keep + 2], 2)
-        np.testing.assert_allclose(logits, expected, atol=TOLERANCE)
+        assert backend.cached(handle) == 200
+        np.testing.assert_allclose(logits, reference.rows(long, 1), atol=TOLERANCE)
     assert lost > 0
+    assert unshared > 0
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────

@@ -599,7 +599,7 @@ def test_broken_checkpoints_say_what_is_wrong(folder: Any, tmp_path: Any) -> Non
 
 
 def test_quantization_is_named_or_refused(folder: Any, tiny_gguf: Any) -> None:
-    with pytest.raises(ModelError, match="unknown quantization 'int2'.*bnb-int8"):
+    with pytest.raises(ModelError, match=r"unknown quantization 'int2'.*bnb-int8"):
         load_target(str(folder), quantization="int2")
     with pytest.raises(ModelError, match="quantised already"):
         load_target(str(tiny_gguf), quantization="bnb-int8")
