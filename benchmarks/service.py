@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.pair import TARGET, cores, verifier
 from cloud_verifier.backends.load import load_target
+from cloud_verifier.observe import Round, Silent
 from cloud_verifier.server import VerifierServer
 from specwire.errors import BadRequest
 from specwire.limits import Limits
@@ -45,7 +46,7 @@ def run(*, turns: int = 7, rounds: int = 300) -> list[Row]:
     """One row for each measurement."""
     rows = [_batching(turns)]
     for clients, size, temperature in itertools.product((1, 16), (64, 49_152), (0.0, 0.7)):
-        rows.append(asyncio.run(_outside_the_model(clients, size, temperature, rounds)))
+        rows += asyncio.run(_outside_the_model(clients, size, temperature, rounds))
     cloud, edge = cores()
     with verifier(cloud) as address:
         os.sched_setaffinity(0, edge)
@@ -146,15 +147,29 @@ class NoText:
         raise BadRequest("send ids")
 
 
-async def _outside_the_model(clients: int, size: int, temperature: float, rounds: int) -> Row:
-    """Wall time of a round over loopback, both ends, less what the forwards took."""
+class Inside(Silent):
+    """Hears how long rounds stay in the service: from a proposal at hand to its verdict."""
+
+    def __init__(self) -> None:
+        self.spans: list[float] = []
+
+    def round_ended(self, round: Round) -> None:
+        """Note all but the forward."""
+        self.spans.append(round.ended - round.ready - round.verdict.forward_us / 1e6)
+
+
+async def _outside_the_model(clients: int, size: int, temperature: float, rounds: int) -> list[Row]:
+    """Wall time of a round over loopback, both ends, less what the forwards took.
+
+    And for one client, who never waits for others, the part of it within the service.
+    """
     cloud, edge = cores()
     before = os.sched_getaffinity(0)
-    backend = Constant(size)
+    backend, inside = Constant(size), Inside()
     os.sched_setaffinity(0, cloud)
     try:
         limits = Limits(context=backend.context)
-        async with VerifierServer(backend, NoText(), limits=limits) as server:
+        async with VerifierServer(backend, NoText(), limits=limits, observer=inside) as server:
             command = [sys.executable, "-m", "benchmarks.service", server.address]
             command += [str(clients), str(rounds), str(temperature), str(min(edge))]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -166,16 +181,18 @@ async def _outside_the_model(clients: int, size: int, temperature: float, rounds
     a_round = statistics.median(spans) / clients
     forward = backend.forward_s / (rounds * clients)
     outside = 1e3 * (a_round - forward)
-    what = f"outside the model: {clients} clients, {size} ids, temperature {temperature:g}"
-    return _row(what, "ms a round", outside, 0.7, forward, a_round)
+    case = f"{clients} clients, {size} ids, temperature {temperature:g}"
+    rows = [_row(f"both ends, {case}", "ms a round, no model", outside, 1.0, forward, a_round)]
+    if clients == 1:
+        within = statistics.median(inside.spans)
+        unit = "ms a round, no model, no wire"
+        rows.append(_row(f"service, {case}", unit, 1e3 * within, 0.7, forward, within))
+    return rows
 
 
 async def _talk(stub: Any, rounds: int, temperature: float, prompt: Sequence[int]) -> list[float]:
     """Seconds of each round of a session whose drafts are five tokens picked with certainty."""
-    spans = []
-    async for spent in _rounds(stub, rounds, temperature, prompt):
-        spans.append(spent)
-    return spans
+    return [spent async for spent in _rounds(stub, rounds, temperature, prompt)]
 
 
 async def _rounds(

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from cloud_verifier.backends.packed import PackedBackend
 from specwire.limits import Limits

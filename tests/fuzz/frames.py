@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ UINT32 = (0, 1, 2, 3, 4, 5, 31, 33, 64, 255, 256, 65_535, (1 << 31) - 1, 1 << 31
 UINT64 = (*UINT32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 ENUMS = (0, 1, 2, 3, 4, 7, -1, (1 << 31) - 1, -(1 << 31))
 DOUBLES = (
-    *(0.0, -0.0, 0.5, 1.0, 1.0000001, -1.0, 2.0, 100.0, 1e-300, 5e-324, 1e300, 1.7976931348623157e308),
+    *(0.0, -0.0, 0.5, 1.0, 1.0000001, -1.0, 2.0, 100.0, 1e-300, 5e-324, 1e300, sys.float_info.max),
     *(float("nan"), float("inf"), float("-inf"), struct.unpack("<d", b"\1\0\0\0\0\0\xf8\x7f")[0]),
 )  # fmt: skip
 TEXTS = (
@@ -98,7 +99,7 @@ class Fuzzer:
 
     def _change(self, frame: Message, depth: int) -> None:
         rng = self.rng
-        descriptor: FieldDescriptor = rng.choice(frame.DESCRIPTOR.fields)
+        descriptor: Any = rng.choice(list(frame.DESCRIPTOR.fields))
         name = descriptor.name
         if rng.random() < 0.15:
             frame.ClearField(name)

@@ -115,7 +115,7 @@ def test_what_is_known_already_is_not_evaluated_again(known: int) -> None:
 def test_a_part_that_is_known_already_needs_no_forward() -> None:
     backend = Small(100, known=6)
     engine = Engine(backend)
-    whole = list(range(6)) + [1, 2]
+    whole = [*range(6), 1, 2]
     part = Job(None, whole, 0, whole[:4], None, job(whole, drafts=None).request, None, 0.0)
     done = engine.run([part])
     assert done.results == [JobResult(1, 6, 6)]

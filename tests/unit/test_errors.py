@@ -13,6 +13,7 @@ from specwire.errors import (
     ModelError,
     ProtocolError,
     SpecwireError,
+    Untrusted,
     VersionMismatch,
     from_status,
 )
@@ -23,7 +24,7 @@ CLASSES = [
     for value in vars(errors).values()
     if isinstance(value, type) and issubclass(value, SpecwireError) and value is not SpecwireError
 ]
-LOCAL = (LinkError, ModelError, ProtocolError)
+LOCAL = (LinkError, ModelError, ProtocolError, Untrusted)
 """Raised at one end and never sent."""
 
 
