@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from cloud_verifier.engine import Engine, Job, JobResult, RunResult
@@ -43,9 +44,20 @@ class Scheduler:
         self._share = PrefillShare()
         self._turns = itertools.count(1)
 
-    def start(self) -> None:
-        """Begin to run rounds, on the running event loop."""
+    def start(self, on_failure: Callable[[], None] = lambda: None) -> None:
+        """Begin to run rounds, on the running event loop.
+
+        `on_failure` is called if that ends by a fault, which only an error in this
+        software can be: no round will run any more.
+        """
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                logger.critical("the scheduler has failed", exc_info=task.exception())
+                on_failure()
+
         self._task = asyncio.create_task(self._run(), name="scheduler")
+        self._task.add_done_callback(ended)
 
     async def drain(self) -> None:
         """Begin no forward any more; return when the verdicts of the last one are delivered."""

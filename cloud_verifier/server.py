@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cloud_verifier.engine import Engine
+from cloud_verifier.malformed import MalformedInterceptor
 from cloud_verifier.observe import SILENT, Observer
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.security import Access, AuthInterceptor
@@ -74,6 +75,7 @@ class VerifierServer:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._reaper: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self.address = ""
         """host:port, once started."""
 
@@ -95,7 +97,10 @@ class VerifierServer:
         """
         closed = self._access.closed
         server = grpc.aio.server(
-            interceptors=[AuthInterceptor(self._access, self._observer)] if closed else [],
+            interceptors=[
+                *([AuthInterceptor(self._access, self._observer)] if closed else []),
+                MalformedInterceptor(SERVICE_NAME, self._observer),
+            ],
             options=(
                 *KEEPALIVE,
                 ("grpc.max_receive_message_length", self.limits.message_bytes),
@@ -119,12 +124,18 @@ class VerifierServer:
                 "or not of the form HOST:PORT"
             ) from error
         self._server = server
-        self._scheduler.start()
+        self._scheduler.start(self._fail)
         self._reaper = asyncio.create_task(self._drop_idle(), name="reaper")
         await server.start()
         for name in ("", SERVICE_NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self.address = f"{host}:{port}"
+
+    def _fail(self) -> None:
+        """Nothing works any more: say so to health checks and clients, and take no new ones."""
+        self._service.refuse_new()
+        self._service.dismiss()
+        self._ending = asyncio.create_task(self._health.enter_graceful_shutdown())
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Say that this server is going, finish running rounds, tell open streams, and stop.

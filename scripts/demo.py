@@ -13,7 +13,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 
 from edge_client import EdgeClient, GenerateOptions, Mode, Result
 from edge_client.render import TokenWriter, notice, wants_colour
@@ -62,9 +63,11 @@ def verifier(cores: list[int]) -> Iterator[str]:
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
     )
+    threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
     try:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
@@ -79,6 +82,13 @@ def verifier(cores: list[int]) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _pass_on(lines: Iterable[str]) -> None:
+    """Show what the verifier says while it loads, without the list of its settings."""
+    for line in lines:
+        if not line.startswith(("settings:", "defaults:", "stopping:")):
+            notice(f"cloud: {line.rstrip()}")
 
 
 async def compare(address: str, args: argparse.Namespace) -> None:

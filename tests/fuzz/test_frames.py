@@ -312,7 +312,6 @@ async def test_garbage_over_a_socket_does_no_harm() -> None:
     assert refused[grpc.StatusCode.INVALID_ARGUMENT] > OVER_SOCKETS / 2
 
 
-@pytest.mark.xfail(reason="gRPC answers UNKNOWN before the service sees such a call", strict=True)
 @pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in seeds("garbled-*")])
 async def test_bytes_that_are_no_message_are_refused_in_every_call(path: Path) -> None:
     backend = TableBackend(random_table(SIZE, seed=5), context=LIMITS.context)

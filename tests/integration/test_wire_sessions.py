@@ -372,3 +372,27 @@ async def test_a_stopping_server_tells_its_streams_why() -> None:
         began = time.monotonic()
         await stopping
         assert time.monotonic() - began < 1.5
+
+
+async def _read_all(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_a_scheduler_that_fails_does_not_keep_clients_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can't, but if it did: streams end, and health checks fail, instead of a silent hang."""
+
+    def broken(self: Scheduler) -> list[Any]:
+        raise RuntimeError("a fault of ours")
+
+    async with serving(TableBackend(random_table(5, 1)), LetterEncoder()) as server:
+        async with stub_for(server) as stub, asyncio.timeout(10):
+            monkeypatch.setattr(Scheduler, "_collect", broken)
+            call = stub.Decode()
+            await call.write(pb.EdgeFrame(open=open_frame([1], max_tokens=3)))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await _read_all(call)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "the scheduler has failed" in caplog.text

@@ -122,7 +122,8 @@ def test_rows_sum_to_one_in_the_precision_of_the_logits(
 
 @LIBRARIES
 def test_greedy_tokens_are_where_temperature_zero_has_its_one(make: Make) -> None:
-    for params in (SamplingParams(temperature=0), SamplingParams(temperature=0, presence_penalty=4)):
+    for penalty in (0, 4):
+        params = SamplingParams(temperature=0, presence_penalty=penalty)
         logits = make(logits_of(5))
         history, drafted = History([1, 2], [3, 4]), [5, 6, 7]
         p = distribution(logits, params, history=history, drafted=drafted, size=50)
