@@ -387,12 +387,16 @@ async def test_a_scheduler_that_fails_does_not_keep_clients_waiting(
     def broken(self: Scheduler) -> list[Any]:
         raise RuntimeError("a fault of ours")
 
-    async with serving(TableBackend(random_table(5, 1)), LetterEncoder()) as server:
-        async with stub_for(server) as stub, asyncio.timeout(10):
-            monkeypatch.setattr(Scheduler, "_collect", broken)
-            call = stub.Decode()
-            await call.write(pb.EdgeFrame(open=open_frame([1], max_tokens=3)))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await _read_all(call)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    backend = TableBackend(random_table(5, 1))
+    async with (
+        serving(backend, LetterEncoder()) as server,
+        stub_for(server) as stub,
+        asyncio.timeout(10),
+    ):
+        monkeypatch.setattr(Scheduler, "_collect", broken)
+        call = stub.Decode()
+        await call.write(pb.EdgeFrame(open=open_frame([1], max_tokens=3)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _read_all(call)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "the scheduler has failed" in caplog.text
