@@ -14,14 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cloud_verifier import logs
-from cloud_verifier.settings import (
-    OPTIONS,
-    Loaded,
-    Option,
-    check_exposure,
-    load_settings,
-    log_level_number,
-)
+from cloud_verifier.configuration import Loaded, load_settings
+from cloud_verifier.options import OPTIONS, Option
+from cloud_verifier.settings import check_exposure, log_level_number
 from cloud_verifier.tokens import add_token, read_tokens, revoke_token
 from specwire import __version__
 from specwire.errors import BadRequest, SpecwireError

@@ -21,8 +21,10 @@ from typing import Any
 import promql_parser
 import yaml
 
+from cloud_verifier.configuration import load_settings
 from cloud_verifier.metrics import Metrics
-from cloud_verifier.settings import OPTIONS, PREFIX, check_exposure, load_settings
+from cloud_verifier.options import OPTIONS, PREFIX
+from cloud_verifier.settings import check_exposure
 from specwire.errors import BadRequest
 from specwire.v1 import verifier_pb2 as pb
 

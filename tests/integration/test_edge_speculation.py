@@ -473,6 +473,9 @@ def test_the_drafts_own_template_is_not_used(
     assert ids == same == tuple(verifier.encoder.encode_chat(CHAT))
     assert result.token_ids == reference.token_ids
     assert result.counts.alpha == 1.0  # it drafts all the same
+    kind = "no" if template is None else "another"
+    assert [f"has {kind} chat template" in line for line in result.notices] == [True]
+    assert reference.notices == []
 
 
 # ── no usable draft ──────────────────────────────────────────────────────────────────

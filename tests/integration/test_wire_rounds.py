@@ -171,7 +171,7 @@ async def test_neighbours_in_the_batch_change_nothing(tiny_gguf: Path) -> None:
         async def probe(neighbours: int) -> Drafter:
             probe = Drafter(open_frame(probe_prompt, max_tokens=16, logprobs=0), wild(3))
             others = [
-                Drafter(open_frame(prompts[i], max_tokens=24), wild((0, 1, 5)[i % 3]))
+                Drafter(open_frame(prompts[i % 7], max_tokens=24), wild((0, 1, 5)[i % 3]))
                 for i in range(neighbours)
             ]
             await asyncio.gather(*(persist(stub, d) for d in [*others, probe]))
@@ -180,7 +180,7 @@ async def test_neighbours_in_the_batch_change_nothing(tiny_gguf: Path) -> None:
         alone = await probe(0)
         assert max(backend.batches) == 1
         assert len(alone.output) == 16
-        for neighbours in (1, 3, 7):
+        for neighbours in (1, 3, 15):
             backend.batches.clear()
             crowded = await probe(neighbours)
             assert max(backend.batches) > 1

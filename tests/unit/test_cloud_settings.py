@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_verifier.settings import (
-    OPTIONS,
-    Settings,
-    check_exposure,
-    is_loopback,
-    load_settings,
-)
+from cloud_verifier.configuration import load_settings
+from cloud_verifier.options import OPTIONS
+from cloud_verifier.settings import Settings, check_exposure, is_loopback
 from specwire.errors import BadRequest
 
 
