@@ -25,6 +25,7 @@ class MalformedInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, service: str, observer: Observer) -> None:
         self._prefix = f"/{service}/"
         self._observer = observer
+        self._made: dict[str, Any] = {}  # tolerant handlers, by method
 
     async def intercept_service(
         self,
@@ -35,8 +36,14 @@ class MalformedInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None or handler.request_streaming:
             return handler
-        if not str(details.method).startswith(self._prefix):
+        method = str(details.method)
+        if not method.startswith(self._prefix):
             return handler
+        if method not in self._made:
+            self._made[method] = self._wrap(handler)
+        return self._made[method]
+
+    def _wrap(self, handler: Any) -> Any:
         read = _tolerant(handler.request_deserializer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
