@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from edge_client.credentials import Credentials
@@ -105,12 +106,23 @@ def _add_credentials(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _one_of(*members: StrEnum) -> Callable[[str], StrEnum]:
+    """A reader of one of these words; the error names them."""
+
+    def read(text: str) -> StrEnum:
+        for member in members:
+            if text == member:
+                return member
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(members)}")
+
+    return read
+
+
 def _add_generation(group: argparse._ArgumentGroup) -> None:
     defaults = GenerateOptions()
     group.add_argument(
         "--mode",
-        type=Mode,
-        choices=[Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.STREAM],
+        type=_one_of(Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.STREAM),
         default=defaults.mode,
         metavar="{sync,pipeline,run-ahead,stream}",
         help="sync waits for each verdict; pipeline drafts on meanwhile; with run-ahead the "
@@ -118,8 +130,7 @@ def _add_generation(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--verification",
-        type=Verification,
-        choices=list(Verification),
+        type=_one_of(*Verification),
         default=defaults.verification,
         metavar="{auto,rejection,coupled}",
         help="rule of acceptance (default: %(default)s)",
