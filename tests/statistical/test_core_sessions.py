@@ -200,9 +200,9 @@ def outputs(setup: Setup, runs: int, length: int) -> Counter[tuple[int, ...]]:
     ids=["sync", "run ahead", "pipeline"],
 )
 def test_three_tokens_are_distributed_as_the_target(drafting: Drafting, pacing: pb.Pacing) -> None:
-    """20 000 sessions over a link that breaks. Error probability 1e-6."""
+    """10 000 sessions over a link that breaks. Error probability 1e-6."""
     setup = make_setup(TARGET, DRAFT, drafting, pacing=pacing, faults=CUT, max_tokens=4)
-    seen = outputs(setup, 20_000, 3)
+    seen = outputs(setup, 10_000, 3)
     assert chi_square_p(seen, exact_outputs(TARGET, setup.target.params, 0, 3)) > ERROR
 
 
