@@ -60,7 +60,7 @@ class Llama:
 
 
 @cache
-def load_llama() -> Llama:
+def _load_llama() -> Llama:
     """The library, loaded at the first call.
 
     Raises:
@@ -86,3 +86,16 @@ def cause_of(errors: Sequence[str]) -> str:
         if found and "failed to load model from" not in reason:
             return reason
     return errors[0] if errors else "llama.cpp gave no reason"
+
+
+_LOADING = threading.Lock()
+
+
+def load_llama() -> Llama:
+    """The library, loaded once: a second copy, dropped, would take the log away from the first.
+
+    Raises:
+        ModelError: llama-cpp-python is not installed.
+    """
+    with _LOADING:
+        return _load_llama()
