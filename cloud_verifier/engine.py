@@ -16,11 +16,13 @@ from typing import Any
 
 from specwire.acceptance import (
     Examination,
+    accepts,
     coupled_noise,
     examine_coupled,
     examine_greedy,
     examine_rejection,
     rejection_noise,
+    target_token,
 )
 from specwire.arrays import like, namespace
 from specwire.cloud_session import Outcome, Work
@@ -250,36 +252,46 @@ class Engine:
     def _examine(self, job: Job, work: Work, logits: Any) -> Examination:
         request = job.request
         tokens = like(list(work.tokens), logits, "int64")
+        seed, start, n = request.seed, work.start, len(work.tokens)
         if request.sampling.greedy:
             return examine_greedy(self._greedy(job, work, logits), tokens)
-        if request.mode == pb.VERIFICATION_MODE_COUPLED:
-            if namespace(logits).__name__ == "numpy":
-                return self._coupled_by_row(job, work, logits)
-            p = self._p(job, work.tokens, logits)
-            return examine_coupled(
-                p, tokens, coupled_noise(request.seed, work.start, len(work.tokens), p)
-            )
+        coupled = request.mode == pb.VERIFICATION_MODE_COUPLED
+        if str(logits.device) == "cpu":
+            by_row = self._coupled_by_row if coupled else self._rejection_by_row
+            return by_row(job, work, logits)
         p = self._p(job, work.tokens, logits)
-        accept_noise, draw_noise = rejection_noise(request.seed, work.start, len(work.tokens))
-        return examine_rejection(
-            p,
-            tokens,
-            stack_rows(work.rows, len(self.vocabulary), p),
-            like(accept_noise, p, "float64"),
-            like(draw_noise, p, "float64"),
-        )
+        if coupled:
+            return examine_coupled(p, tokens, coupled_noise(seed, start, n, p))
+        accept_noise, draw_noise = (like(u, p, "float64") for u in rejection_noise(seed, start, n))
+        q = stack_rows(work.rows, len(self.vocabulary), p)
+        return examine_rejection(p, tokens, q, accept_noise, draw_noise)
+
+    # On the host, rows of p after the first rejection need not be made.
 
     def _coupled_by_row(self, job: Job, work: Work, logits: Any) -> Examination:
-        """`examine_coupled` on the host, where rows after a disagreement need not be made."""
         none = like([], logits, "int64")
+        token = none
         for i in range(len(work.tokens) + 1):
             p = self._p(job, work.tokens[:i], logits[i : i + 1])
-            _, token = examine_coupled(
-                p, none, coupled_noise(job.request.seed, work.start + i, 0, p)
-            )
+            noise = coupled_noise(job.request.seed, work.start + i, 0, p)
+            _, token = examine_coupled(p, none, noise)
             if i == len(work.tokens) or token != work.tokens[i]:
-                return Examination(like(i, logits, "int64"), token)
-        raise AssertionError("unreachable: the last row returns")
+                break
+        return Examination(like(i, logits, "int64"), token)
+
+    def _rejection_by_row(self, job: Job, work: Work, logits: Any) -> Examination:
+        n = len(work.tokens)
+        accept_noise, draw_noise = rejection_noise(job.request.seed, work.start, n)
+        for i in range(n + 1):
+            p = self._p(job, work.tokens[:i], logits[i : i + 1])
+            q = stack_rows(work.rows[i : i + 1], len(self.vocabulary), p)
+            tokens = like(list(work.tokens[i : i + 1]), p, "int64")
+            if not accepts(p, tokens, q, like(accept_noise[i : i + 1], p, "float64")).all():
+                break
+        token = target_token(
+            p[0], q.ids.ravel(), q.probs.ravel(), like(draw_noise[i], p, "float64")
+        )
+        return Examination(like(i, p, "int64"), token)
 
     def _p(self, job: Job, drafted: Sequence[int], logits: Any) -> Any:
         """p of the last len(logits) positions that `drafted` leads to."""
