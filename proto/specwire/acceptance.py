@@ -86,8 +86,9 @@ def target_token(row: Array, ids: Array, probs: Array, noise: Array) -> Array:
 
     Args:
         row: (V,) of p.
-        ids, probs: (k,), q of the draft token rejected here; where none was, k = 0 or
-            all places unused.
+        ids: (k,) int64, the support of q at a rejected draft token, V in unused places;
+            where none was rejected, k = 0 or all places unused.
+        probs: (k,) float64, q there.
         noise: uniform in (0, 1), without dimensions.
 
     Returns int64 without dimensions; −1 if p is not usable.
