@@ -14,24 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specwire.acceptance import (
-    Examination,
-    accepts,
-    coupled_noise,
-    examine_coupled,
-    examine_greedy,
-    examine_rejection,
-    rejection_noise,
-    target_token,
-)
-from specwire.arrays import like, namespace
+from specwire.acceptance import Examination
+from specwire.arrays import namespace
 from specwire.cloud_session import Outcome, Work
 from specwire.errors import Exhausted, SpecwireError, TargetFault
+from specwire.examination import examine, round_logprobs
 from specwire.ports import Step, TargetBackend
-from specwire.qrow import stack_rows
 from specwire.request import SessionRequest
-from specwire.sampling import History, distribution, greedy_tokens, raw_logprobs
-from specwire.v1 import verifier_pb2 as pb
+from specwire.sampling import History
 from specwire.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -232,112 +222,26 @@ class Engine:
         for turn, rows in zip(turns, logits, strict=True):
             if turn.job.work is None:
                 continue
+            job, work = turn.job, turn.job.work
             try:
-                examination = self._examine(turn.job, turn.job.work, rows)
+                examination = examine(job.request, work, rows, job.history, self.vocabulary)
             except SpecwireError as error:
                 outcomes[turn.sequence] = error
             else:
-                examined.append((turn, turn.job.work, rows, examination))
+                examined.append((turn, work, rows, examination))
         decided = _to_host([examination for *_, examination in examined])
-        for (turn, work, rows, _), (accepted, token) in zip(examined, decided, strict=True):
+        for (turn, work, rows, _), outcome in zip(examined, decided, strict=True):
+            accepted, token = outcome
             outcomes[turn.sequence] = Outcome(
                 accepted=accepted,
                 token=token,
-                logprobs=self._logprobs(turn.job, work, rows, accepted, token),
+                logprobs=round_logprobs(
+                    turn.job.request, work, rows, outcome, len(self.vocabulary)
+                ),
                 queue_us=_microseconds(started - turn.job.ready),
                 forward_us=_microseconds(forward_s),
             )
         return outcomes
-
-    def _examine(self, job: Job, work: Work, logits: Any) -> Examination:
-        request = job.request
-        tokens = like(list(work.tokens), logits, "int64")
-        seed, start, n = request.seed, work.start, len(work.tokens)
-        if request.sampling.greedy:
-            return examine_greedy(self._greedy(job, work, logits), tokens)
-        coupled = request.mode == pb.VERIFICATION_MODE_COUPLED
-        if str(logits.device) == "cpu":
-            by_row = self._coupled_by_row if coupled else self._rejection_by_row
-            return by_row(job, work, logits)
-        p = self._p(job, work.tokens, logits)
-        if coupled:
-            return examine_coupled(p, tokens, coupled_noise(seed, start, n, p))
-        accept_noise, draw_noise = (like(u, p, "float64") for u in rejection_noise(seed, start, n))
-        q = stack_rows(work.rows, len(self.vocabulary), p)
-        return examine_rejection(p, tokens, q, accept_noise, draw_noise)
-
-    # On the host, rows of p after the first rejection need not be made.
-
-    def _coupled_by_row(self, job: Job, work: Work, logits: Any) -> Examination:
-        none = like([], logits, "int64")
-        token = none
-        for i in range(len(work.tokens) + 1):
-            p = self._p(job, work.tokens[:i], logits[i : i + 1])
-            noise = coupled_noise(job.request.seed, work.start + i, 0, p)
-            _, token = examine_coupled(p, none, noise)
-            if i == len(work.tokens) or token != work.tokens[i]:
-                break
-        return Examination(like(i, logits, "int64"), token)
-
-    def _rejection_by_row(self, job: Job, work: Work, logits: Any) -> Examination:
-        n = len(work.tokens)
-        accept_noise, draw_noise = rejection_noise(job.request.seed, work.start, n)
-        for i in range(n + 1):
-            p = self._p(job, work.tokens[:i], logits[i : i + 1])
-            q = stack_rows(work.rows[i : i + 1], len(self.vocabulary), p)
-            tokens = like(list(work.tokens[i : i + 1]), p, "int64")
-            if not accepts(p, tokens, q, like(accept_noise[i : i + 1], p, "float64")).all():
-                break
-        token = target_token(
-            p[0], q.ids.ravel(), q.probs.ravel(), like(draw_noise[i], p, "float64")
-        )
-        return Examination(like(i, p, "int64"), token)
-
-    def _p(self, job: Job, drafted: Sequence[int], logits: Any) -> Any:
-        """p of the last len(logits) positions that `drafted` leads to."""
-        history = job.history
-        before = len(drafted) - len(logits) + 1
-        if history is not None and before > 0:
-            history = History(history.prompt, [*history.output, *drafted[:before]])
-        return distribution(
-            logits,
-            job.request.sampling,
-            history=history,
-            drafted=drafted[max(before, 0) :],
-            size=len(self.vocabulary),
-            padding_ids=self.vocabulary.padding_ids,
-        )
-
-    def _greedy(self, job: Job, work: Work, logits: Any) -> Any:
-        return greedy_tokens(
-            logits,
-            job.request.sampling,
-            history=job.history,
-            drafted=work.tokens,
-            size=len(self.vocabulary),
-            padding_ids=self.vocabulary.padding_ids,
-        )
-
-    def _logprobs(
-        self, job: Job, work: Work, logits: Any, accepted: int, token: int
-    ) -> list[pb.TokenLogprobs]:
-        top = job.request.logprobs
-        if top is None or token < 0:
-            return []
-        table = raw_logprobs(logits[: accepted + 1], len(self.vocabulary))
-        xp = namespace(table)
-        committed = [*work.tokens[:accepted], token]
-        result = []
-        for row, id_ in zip(table, committed, strict=True):
-            best = xp.argsort(-row)[:top].tolist() if top else []
-            result.append(
-                pb.TokenLogprobs(
-                    logprob=float(row[id_]),
-                    top_ids=best,
-                    top_logprobs=[float(row[i]) for i in best],
-                )
-            )
-        return result
 
 
 def _microseconds(seconds: float) -> int:

@@ -11,6 +11,7 @@ import pytest
 from cloud_verifier.engine import Engine, Job, JobResult
 from specwire.cloud_session import Work
 from specwire.errors import Exhausted, TargetFault
+from specwire.examination import examine
 from specwire.ports import Step
 from specwire.qrow import point_row
 from specwire.request import SessionRequest
@@ -222,7 +223,7 @@ def test_a_failed_examination_frees_what_was_begun(monkeypatch: pytest.MonkeyPat
     def broken(*_: Any) -> Any:
         raise ValueError("rows do not fit")
 
-    monkeypatch.setattr(engine, "_examine", broken)
+    monkeypatch.setattr("cloud_verifier.engine.examine", broken)
     done = engine.run([job([1], drafts=())])
     assert isinstance(done.results[0].error, TargetFault)
     assert backend.sequences == 0
@@ -231,14 +232,13 @@ def test_a_failed_examination_frees_what_was_begun(monkeypatch: pytest.MonkeyPat
 def test_a_fault_of_one_row_is_that_sessions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Small(100)
     engine = Engine(backend)
-    examine = engine._examine
 
-    def picky(work_job: Job, work: Work, logits: Any) -> Any:
-        if work_job.prefix[0] == 4:
+    def picky(request: SessionRequest, *rest: Any) -> Any:
+        if request.prompt[0] == 4:
             raise TargetFault("no numbers")
-        return examine(work_job, work, logits)
+        return examine(request, *rest)
 
-    monkeypatch.setattr(engine, "_examine", picky)
+    monkeypatch.setattr("cloud_verifier.engine.examine", picky)
     done = engine.run([job([1], drafts=()), job([4], drafts=()), job([2], drafts=())])
     assert [r.error is None for r in done.results] == [True, False, True]
     assert [r.outcome is not None for r in done.results] == [True, False, True]
