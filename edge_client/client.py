@@ -153,6 +153,28 @@ class EdgeClient:
             future.cancel()
             raise
 
+    async def describe(self, policy: retry.RetryPolicy = retry.CONNECT) -> pb.DescribeResponse:
+        """What the verifier serves: its model, limits and features.
+
+        Raises:
+            SpecwireError: it can't be reached, or refuses.
+        """
+        served = await retry.retrying(
+            policy,
+            self._link().describe,
+            lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
+        )
+        _check_versions(served)
+        return served
+
+    async def load_draft(self) -> LlamaWeights | None:
+        """The draft model, loaded if it is not yet; None if none is set.
+
+        Raises:
+            ModelError: it can't be loaded.
+        """
+        return None if self._draft_spec is None else await asyncio.to_thread(self._load)
+
     async def _tokens(
         self,
         stream: TokenStream,
@@ -167,12 +189,7 @@ class EdgeClient:
             notices.append(line)
             self._notify(line)
 
-        served = await retry.retrying(
-            retry.CONNECT,
-            link.describe,
-            lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
-        )
-        _check_versions(served)
+        served = await self.describe()
         draft = await self._draft_side(served, options, notify, by_template=messages is not None)
         if draft is None and options.mode is not Mode.STREAM:
             options = _without_draft(options)

@@ -131,6 +131,8 @@ class Generation:
         finally:
             if self._run is not None and self._draft is not None:
                 self._draft.worker.close_run(self._run)
+            if self._machine.opened and self._machine.finished is None:
+                self._link.leave(self._machine.session_id)
             self._settle_result()
 
     async def _pause(self, error: SpecwireError, fruitless: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import grpc
 
 from edge_client.credentials import Credentials, is_loopback
-from specwire.errors import DETAIL_KEY, LinkError, Untrusted, from_status
+from specwire.errors import DETAIL_KEY, LinkError, SpecwireError, Untrusted, from_status
 from specwire.v1 import verifier_pb2 as pb
 from specwire.v1 import verifier_pb2_grpc as rpc
 
 CONNECT_S = 5.0
 """How long a first answer may take."""
+
+FAREWELL_S = 0.5
+"""How long closing a link waits for sessions that were left to be closed."""
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     # A link that goes dead without a word is noticed within 20 s. gRPC gives an
@@ -66,6 +70,7 @@ class Link:
             # A proxy for the outside world can't reach this machine's own address.
             options.append(("grpc.enable_http_proxy", 0))
         self._channel = credentials.channel(server, options)
+        self._farewells: set[asyncio.Task[None]] = set()
         self._stub: rpc.VerifierAsyncStub = rpc.VerifierStub(self._channel)
 
     async def describe(self) -> pb.DescribeResponse:
@@ -106,8 +111,23 @@ class Link:
                 pb.CloseRequest(session_id=session_id), timeout=CONNECT_S, metadata=self._metadata
             )
 
+    def leave(self, session_id: bytes) -> None:
+        """Have a session closed, without waiting for it; best effort."""
+        task = asyncio.create_task(self._say_farewell(session_id))
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    async def _say_farewell(self, session_id: bytes) -> None:
+        # The verifier drops what it does not hear of after its idle time.
+        with contextlib.suppress(SpecwireError):
+            await self.close_session(session_id)
+
     async def close(self) -> None:
-        """Close the channel."""
+        """Close the channel, once sessions that were left are closed or FAREWELL_S have passed."""
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=FAREWELL_S)
+        for task in self._farewells:
+            task.cancel()
         await self._channel.close()
 
 

@@ -187,7 +187,7 @@ async def test_leaving_a_stream_in_the_middle_ends_it(slow: VerifierThread, draf
         for _ in range(5):
             await anext(tokens)
         await tokens.aclose()  # type: ignore[attr-defined]
-        await until(lambda: slow.attached == 0, 30)
+        await until(lambda: slow.kept == 0, 30)  # it is closed, not left to the idle time
         assert 5 <= len(stream.result.token_ids) < 2500
         assert stream.result.text.encode()[:2] == bytes([0, 1])
         assert stream.result.duration_s > 0
@@ -267,6 +267,28 @@ async def test_closing_in_a_loop_leaves_nothing_behind(
     await client.aclose()
     await client.aclose()
     assert own_threads() == before
+
+
+async def test_sessions_left_are_closed_before_the_client_is(
+    slow: VerifierThread, draft: str
+) -> None:
+    async with EdgeClient(slow.address, draft=draft, threads=1) as client:
+        tokens = aiter(client.stream("first", options=asking(2500)))
+        await anext(tokens)
+        await tokens.aclose()  # type: ignore[attr-defined]
+    assert slow.kept == 0
+
+
+async def test_the_verifier_and_the_draft_can_be_asked_for_ahead(
+    verifier: VerifierThread, draft: str
+) -> None:
+    async with EdgeClient(verifier.address, draft=draft, threads=1) as client:
+        served, weights = await client.describe(), await client.load_draft()
+        assert weights is not None
+        assert weights.vocabulary.fingerprint == served.vocabulary.fingerprint
+        assert await client.load_draft() is weights
+    async with EdgeClient(verifier.address) as client:
+        assert await client.load_draft() is None
 
 
 def test_closing_while_another_thread_generates(slow: VerifierThread, draft: str) -> None:

@@ -88,6 +88,16 @@ class VerifierThread:
 
         return self.run(count())
 
+    @property
+    def kept(self) -> int:
+        """Sessions that it remembers, attached or not."""
+
+        async def count() -> int:
+            assert self._server is not None
+            return len(self._server._scheduler.sessions)
+
+        return self.run(count())
+
     def close(self) -> None:
         """Stop, and end the thread."""
         self.stop()
