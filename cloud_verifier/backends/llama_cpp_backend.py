@@ -26,9 +26,10 @@ from cloud_verifier.backends.llama_cpp_context import (
     most_sequences,
 )
 from cloud_verifier.backends.llama_cpp_model import LlamaCppModel
-from cloud_verifier.backends.llama_cpp_prompt import LlamaCppEncoder
+from cloud_verifier.backends.llama_cpp_prompt import llama_cpp_encoder
 from cloud_verifier.backends.source import Source
 from specwire.errors import BadRequest, ModelError
+from specwire.llama_prompt import LlamaEncoder
 from specwire.ports import Step
 from specwire.vocabulary import Vocabulary
 
@@ -238,7 +239,7 @@ def load_llama_cpp(
     kv_memory: int | None,
     threads: int | None,
     progress: Callable[[str], None],
-) -> tuple[LlamaCppBackend, LlamaCppEncoder]:
+) -> tuple[LlamaCppBackend, LlamaEncoder]:
     """Load a GGUF file. The arguments are those of `load.load_target`.
 
     Raises:
@@ -264,7 +265,7 @@ def load_llama_cpp(
         f"{source.name}: llama.cpp on {place}, context {backend.context} tokens, cache for "
         f"{backend.tokens} tokens of {backend.bytes_per_token} bytes"
     )
-    return backend, LlamaCppEncoder(model)
+    return backend, llama_cpp_encoder(model)
 
 
 def _probe(model: LlamaCppModel, kind: CacheType, threads: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +18,14 @@ from edge_client.draft.gguf_file import check_gguf
 from edge_client.draft.llama_api import Llama, cause_of, load_llama
 from edge_client.draft.threads import default_threads
 from specwire.errors import ModelError
-from specwire.vocabulary import Vocabulary, byte_level_piece
+from specwire.llama_vocabulary import (
+    chat_template,
+    metadata,
+    read_vocabulary,
+    special_tokens,
+    tokenize,
+)
+from specwire.vocabulary import Vocabulary
 
 
 class SharedModel:
@@ -58,17 +64,14 @@ class LlamaWeights:
             raise ModelError(f"can't load the model {self.path}: {cause_of(errors)}")
         self._model: SharedModel | None = SharedModel(llama, handle, on_gpu=gpu_layers != 0)
         _check_can_draft(llama.api, handle, self.path)
-        vocab = llama.api.llama_model_get_vocab(handle)
-        self.width: int = llama.api.llama_vocab_n_tokens(vocab)
+        self._vocab: int = llama.api.llama_model_get_vocab(handle)
+        self.width: int = llama.api.llama_vocab_n_tokens(self._vocab)
         """Columns of a row of logits; at least len(vocabulary)."""
-        self.vocabulary: Vocabulary = _read_vocabulary(llama.api, vocab)
-        self.name: str = _metadata(llama.api, handle, "general.name") or self.path.stem
+        self.vocabulary: Vocabulary = read_vocabulary(llama.api, self._vocab)
+        self.name: str = metadata(llama.api, handle, "general.name") or self.path.stem
         self.train_context: int = llama.api.llama_model_n_ctx_train(handle)
         """Tokens that the model was trained to attend over."""
-        template = llama.api.llama_model_chat_template(handle, None)
-        self.chat_template: str | None = (
-            template.decode("utf-8", "replace") if template is not None else None
-        )
+        self.chat_template: str | None = chat_template(llama.api, handle)
 
     def shared(self) -> SharedModel:
         """The model, for a `LlamaDraft` to hold.
@@ -79,6 +82,14 @@ class LlamaWeights:
         if self._model is None:
             raise RuntimeError(f"the weights of {self.path} are closed")
         return self._model
+
+    def special_tokens(self) -> dict[str, str]:
+        """Spellings by the names that chat templates call them, of those that there are."""
+        return special_tokens(self.shared().llama.api, self._vocab, self.vocabulary)
+
+    def tokenize(self, raw: bytes) -> list[int]:
+        """Ids of a text in UTF-8, special tokens that it spells out read as such."""
+        return tokenize(self.shared().llama.api, self._vocab, raw)
 
     def close(self) -> None:
         """Give the weights up. They are freed once no `LlamaDraft` uses them."""
@@ -134,61 +145,3 @@ def _check_can_draft(api: Any, model: int, path: Path) -> None:
         raise ModelError(
             f"{path} is not a left-to-right text model, so it can't draft; choose another"
         )
-
-
-def _metadata(api: Any, model: int, key: str) -> str | None:
-    buffer = ctypes.create_string_buffer(256)
-    length = api.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace") if length > 0 else None
-
-
-def _read_vocabulary(api: Any, vocab: int) -> Vocabulary:
-    """Names, pieces, end ids and BOS id; the converter's padding at the end is left out."""
-    size: int = api.llama_vocab_n_tokens(vocab)
-    names = [_name(api, vocab, id_) for id_ in range(size)]
-    while names and names[-1] is None:
-        names.pop()
-    piece = _piece_reader(api, vocab)
-    bos: int = api.llama_vocab_bos(vocab)
-    return Vocabulary(
-        names=tuple(names),
-        pieces=tuple(b"" if name is None else piece(i, name) for i, name in enumerate(names)),
-        end_ids=frozenset(i for i in range(len(names)) if api.llama_vocab_is_eog(vocab, i)),
-        bos_id=bos if api.llama_vocab_get_add_bos(vocab) and bos >= 0 else None,
-    )
-
-
-def _name(api: Any, vocab: int, id_: int) -> str | None:
-    name: str = api.llama_vocab_get_text(vocab, id_).decode("utf-8", "surrogateescape")
-    if name == f"[EMPTY_{id_}]":  # llama.cpp's stand-in for an empty spelling
-        return ""
-    if name == f"[PAD{id_}]":  # the converter fills ids up to the width of the output so
-        padding = api.LLAMA_TOKEN_ATTR_UNUSED | api.LLAMA_TOKEN_ATTR_USER_DEFINED
-        if api.llama_vocab_get_attr(vocab, id_) & padding:
-            return None
-    return name
-
-
-def _piece_reader(api: Any, vocab: int) -> Callable[[int, str], bytes]:
-    """A function from (id, name) to the bytes the token adds to a text.
-
-    llama.cpp knows each tokenizer's rules: control tokens give nothing and added
-    tokens their own spelling. It only marks characters that it can't map in
-    byte-level BPE, and there our rule keeps them.
-    """
-    byte_level = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE
-    read = api.llama_token_to_piece
-    buffer = ctypes.create_string_buffer(256)
-
-    def piece(id_: int, name: str) -> bytes:
-        nonlocal buffer
-        length = read(vocab, id_, buffer, len(buffer), 0, False)
-        if length < 0:
-            buffer = ctypes.create_string_buffer(-length)
-            length = read(vocab, id_, buffer, len(buffer), 0, False)
-        raw = ctypes.string_at(buffer, length)
-        if byte_level and b"[UNK_BYTE_" in raw and "[UNK_BYTE_" not in name:
-            return byte_level_piece(name)
-        return raw
-
-    return piece

@@ -25,10 +25,11 @@ from cloud_verifier.backends.llama_cpp import load_llama
 from cloud_verifier.backends.llama_cpp_backend import LlamaCppBackend
 from cloud_verifier.backends.llama_cpp_cells import SHARE, Line, OutOfCells, SharedCells
 from cloud_verifier.backends.llama_cpp_model import LlamaCppModel
-from cloud_verifier.backends.llama_cpp_prompt import LlamaCppEncoder
+from cloud_verifier.backends.llama_cpp_prompt import llama_cpp_encoder
 from cloud_verifier.backends.load import Target, load_target
 from edge_client.draft.llama_weights import LlamaWeights
 from specwire.errors import BadRequest, ModelError, TargetFault
+from specwire.llama_prompt import LlamaEncoder
 from specwire.ports import Step, TargetBackend
 from specwire.vocabulary import template_digest
 from tests.support.tiny_models import CHAT_TEMPLATE, FULL, IM_START, SPECIALS, write_tiny_gguf
@@ -448,15 +449,15 @@ def test_prompts_equal_those_of_transformers(both: tuple[Target, Target]) -> Non
 
 
 @pytest.fixture
-def encoder_of(tmp_path: Path) -> Callable[..., LlamaCppEncoder]:
-    def make_encoder(template: str | None = None, **options: Any) -> LlamaCppEncoder:
+def encoder_of(tmp_path: Path) -> Callable[..., LlamaEncoder]:
+    def make_encoder(template: str | None = None, **options: Any) -> LlamaEncoder:
         path = write_tiny_gguf(tmp_path / "m.gguf", chat_template=template, **options)
-        return LlamaCppEncoder(LlamaCppModel(path))
+        return llama_cpp_encoder(LlamaCppModel(path))
 
     return make_encoder
 
 
-def test_bos_is_there_exactly_once_or_never(encoder_of: Callable[..., LlamaCppEncoder]) -> None:
+def test_bos_is_there_exactly_once_or_never(encoder_of: Callable[..., LlamaEncoder]) -> None:
     with_bos, bos = encoder_of("{{ bos_token }}{{ messages[0].content }}", add_bos=True), 1
     for text in ["the", f"{IM_START}the", ""]:
         assert with_bos.encode_text(text)[:1] == [bos]
@@ -468,7 +469,7 @@ def test_bos_is_there_exactly_once_or_never(encoder_of: Callable[..., LlamaCppEn
 
 
 def test_templates_may_use_what_transformers_gives_them(
-    encoder_of: Callable[..., LlamaCppEncoder],
+    encoder_of: Callable[..., LlamaEncoder],
 ) -> None:
     template = (
         "{% for m in messages %}\n"
@@ -496,13 +497,13 @@ def test_templates_may_use_what_transformers_gives_them(
     ],
 )
 def test_a_template_that_refuses_is_a_bad_request_with_its_words(
-    encoder_of: Callable[..., LlamaCppEncoder], template: str, words: str
+    encoder_of: Callable[..., LlamaEncoder], template: str, words: str
 ) -> None:
     with pytest.raises(BadRequest, match=f"(?i)the chat template refuses them: .*{words}"):
         encoder_of(template).encode_chat([("user", "the")])
 
 
-def test_prompts_that_can_not_be_encoded(encoder_of: Callable[..., LlamaCppEncoder]) -> None:
+def test_prompts_that_can_not_be_encoded(encoder_of: Callable[..., LlamaEncoder]) -> None:
     encoder = encoder_of(padded_vocab=SIZE + 5)
     assert not encoder.has_chat_template
     assert encoder.chat_template_digest == b""
