@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloud_verifier.backends.load import BACKENDS, DTYPES
+from cloud_verifier.backends.load import BACKENDS, DTYPES, QUANTIZATIONS
 from cloud_verifier.settings import LOG_FORMATS, LOG_LEVELS, Settings
 
 PREFIX = "SPECWIRE_"
@@ -169,7 +169,14 @@ OPTIONS: tuple[Option, ...] = (
         "MODEL",
         _MODEL,
     ),
-    Option("backend", "backend", _choice(*BACKENDS), "the engine", "NAME", _MODEL),
+    Option(
+        "backend",
+        "backend",
+        _choice(*BACKENDS),
+        f"the engine: {', '.join(BACKENDS)}",
+        "NAME",
+        _MODEL,
+    ),
     Option(
         "dtype",
         "dtype",
@@ -178,7 +185,14 @@ OPTIONS: tuple[Option, ...] = (
         "TYPE",
         _MODEL,
     ),
-    Option("quantization", "quantization", _text, "of the weights while loading", "NAME", _MODEL),
+    Option(
+        "quantization",
+        "quantization",
+        _choice(*QUANTIZATIONS),
+        f"of the weights while loading: {', '.join(QUANTIZATIONS)}",
+        "NAME",
+        _MODEL,
+    ),
     Option("device", "device", _text, "auto, cpu, cuda, cuda:1, …", "DEVICE", _MODEL),
     Option("threads", "threads", _count, "of the model on a CPU", "N", _MODEL),
     Option("listen", "listen", _address, "address; port 0 takes a free one", "HOST:PORT", _MODEL),

@@ -20,7 +20,7 @@ from cloud_verifier.server import VerifierServer
 from cloud_verifier.settings import Settings
 from cloud_verifier.tls import ServerTls, TlsFiles
 from cloud_verifier.tracing import traces_to
-from specwire.errors import BadRequest, ModelError
+from specwire.errors import BadRequest
 from specwire.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -66,11 +66,6 @@ def load(settings: Settings) -> Target:
     Raises:
         ModelError: it can't be loaded.
     """
-    if settings.quantization is not None:
-        raise ModelError(
-            f"quantization is {settings.quantization!r}, but the backend {settings.backend} takes "
-            "weights as they are; give it a checkpoint that is quantised, or none"
-        )
     return load_target(
         settings.model,
         backend=settings.backend,

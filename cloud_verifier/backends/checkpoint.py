@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,8 @@ def _options(
 
 def _quantization(name: str) -> Any:
     """transformers' own quantisation while loading, through bitsandbytes or optimum-quanto."""
+    # It warns of a cast in each layer of each forward.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     makers: dict[str, Callable[[], Any]] = {
         "bnb-int8": lambda: transformers.BitsAndBytesConfig(load_in_8bit=True),
         "bnb-nf4": lambda: transformers.BitsAndBytesConfig(
@@ -118,8 +121,6 @@ def _quantization(name: str) -> Any:
         "quanto-int8": lambda: transformers.QuantoConfig(weights="int8"),
         "quanto-int4": lambda: transformers.QuantoConfig(weights="int4"),
     }
-    if name not in makers:
-        raise ModelError(f"unknown quantization {name!r}; known: {', '.join(makers)}")
     return makers[name]()
 
 

@@ -15,6 +15,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "float32", "bfloat16", "float16")
 BACKENDS = ("transformers", "llama_cpp")
+QUANTIZATIONS = ("bnb-int8", "bnb-nf4", "quanto-int8", "quanto-int4")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ def load_target(
         raise ModelError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
     if dtype not in DTYPES:
         raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    if quantization is not None and quantization not in QUANTIZATIONS:
+        raise ModelError(
+            f"unknown quantization {quantization!r}; known: {', '.join(QUANTIZATIONS)}"
+        )
     if threads is not None and threads < 1:
         raise ModelError(f"{threads} threads can't work; give at least 1")
     source = find_source(spec)

@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,27 @@ def test_wrong_settings_exit_with_2(tmp_path: Path):
     ):
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_quantization_reaches_the_model(tmp_path: Path):
+    """As far as the package that does it, where that is not installed."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({f"w{i}": i for i in range(40)}, unk_token="w0")
+    )
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(vocab_size=40, num_attention_heads=2, **sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    serve = ("serve", "--model", str(tmp_path), "--listen", "127.0.0.1:0", "--device", "cpu")
+    if find_spec("optimum") is None:
+        done = command(*serve, "--quantization", "quanto-int8")
+        assert done.returncode == 1 and "optimum-quanto" in done.stderr, done.stderr
+        assert "install it, then try again" in done.stderr and "Traceback" not in done.stderr
+    done = command(*serve, "--quantization", "int3")
+    assert done.returncode == 2
+    assert "one of bnb-int8, bnb-nf4, quanto-int8, quanto-int4, or none" in done.stderr
 
 
 def test_files_that_cannot_be_used_exit_with_1_before_the_model_is_loaded(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from cloud_verifier.backends import load
+from cloud_verifier.backends import checkpoint, load
 from cloud_verifier.backends.architecture import check_architecture
 from cloud_verifier.backends.blocks import OutOfBlocks
 from cloud_verifier.backends.load import load_target
@@ -471,11 +472,16 @@ def test_the_refusal_names_the_class() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("models") / "tiny-llama"
     tiny_model("llama").save_pretrained(path)
+    save_letters(path)
+    return path
+
+
+def save_letters(path: Any) -> None:
+    """A tokenizer of twenty letters, beside a model."""
     core = Tokenizer(models.BPE(vocab={chr(97 + i): i for i in range(20)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     transformers.PreTrainedTokenizerFast(tokenizer_object=core).save_pretrained(path)
-    return path
 
 
 def test_a_folder_is_loaded_quietly(folder: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -603,8 +609,38 @@ def test_quantization_is_named_or_refused(folder: Any, tiny_gguf: Any) -> None:
         load_target(str(folder), quantization="int2")
     with pytest.raises(ModelError, match="quantised already"):
         load_target(str(tiny_gguf), quantization="bnb-int8")
-    with pytest.raises(ModelError, match="install it"):
-        load_target(str(folder), quantization="quanto-int8")
+    if find_spec("optimum") is None:
+        with pytest.raises(ModelError, match="install it"):
+            load_target(str(folder), quantization="quanto-int8")
+
+
+@pytest.mark.parametrize("quantization", load.QUANTIZATIONS)
+def test_every_quantization_is_known_to_transformers(quantization: str) -> None:
+    config = checkpoint._quantization(quantization)
+    assert config.quant_method in ("bitsandbytes", "quanto")
+
+
+@pytest.mark.parametrize("quantization", load.QUANTIZATIONS)
+def test_a_quantised_model_is_served(
+    tmp_path: Any, quantization: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the package is installed, which tests do not ask for."""
+    pytest.importorskip("bitsandbytes" if quantization.startswith("bnb") else "optimum.quanto")
+    wide = {**SMALL, "hidden_size": 128, "intermediate_size": 128}  # scales are of 64 or 128
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**wide))
+    model.save_pretrained(tmp_path)
+    save_letters(tmp_path)
+    backend = load_target(str(tmp_path), dtype="float32", quantization=quantization).backend
+    assert isinstance(backend, PackedBackend)
+    layers = {type(module).__name__ for module in backend._model.modules()}
+    assert layers & {"QLinear", "Linear8bitLt", "Linear4bit"}
+    one, other = backend.open(), backend.open()
+    rows, _ = backend.forward([Step(one, 0, [5, 6, 7], 3), Step(other, 0, [8, 9], 1)])
+    (again,) = backend.forward([Step(one, 1, [6, 7], 2)])
+    spread = np.ptp(rows)
+    assert np.abs(again - rows[1:]).max() < 0.05 * spread
+    assert "will be cast" not in capfd.readouterr().err
 
 
 def test_missing_packages_are_named(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
