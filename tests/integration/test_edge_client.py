@@ -177,7 +177,7 @@ async def test_cancelling_one_leaves_the_other_alone(
         assert result.token_ids == [3 + i % 250 for i in range(150)]
         await until(lambda: slow.attached == 0, 30)
         if sources:
-            await until(lambda: all(s._model._context is None for s in sources), 30)
+            await until(lambda: all(s._model.closed for s in sources), 30)
 
 
 async def test_leaving_a_stream_in_the_middle_ends_it(slow: VerifierThread, draft: str) -> None:
@@ -255,7 +255,7 @@ def test_closing_leaves_nothing_behind(verifier: VerifierThread, draft: str) -> 
     client.close()
     client.close()
     assert own_threads() == before
-    assert len(sources) == 1 and sources[0]._model._context is None
+    assert len(sources) == 1 and sources[0]._model.closed
 
 
 async def test_closing_in_a_loop_leaves_nothing_behind(

@@ -1,0 +1,389 @@
+"""One sequence of tokens evaluated in llama.cpp, over shared weights.
+
+Guarantees: bad input raises before llama.cpp, which would end the process, sees it; one
+context is never entered by two threads; memory does not grow with context × vocabulary;
+contexts are freed before the weights they use, at garbage collection and at interpreter
+exit alike. Not guaranteed: two threads sharing one `LlamaSequence` are refused, not queued.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_client.draft.llama_api import cause_of
+from edge_client.draft.llama_weights import LlamaWeights, SharedModel
+from edge_client.draft.threads import default_threads
+from specwire.errors import BadRequest, ModelError
+
+Rows = npt.NDArray[np.float32]
+
+DEFAULT_BATCH = 64
+"""Prompt tokens for each llama.cpp call. More is no faster on a CPU and costs compute memory."""
+
+_LOG = logging.getLogger(__name__)
+_EXIT_WAIT_S = 10.0
+
+
+class _Gate:
+    """Lets one thread at a time into a context, and none once it is shut."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.shut = False
+
+
+class _Context:
+    """Owns a llama_context and its batch, and keeps the model alive until they are freed."""
+
+    def __init__(self, model: SharedModel, handle: int, batch: Any, gate: _Gate) -> None:
+        self.handle = handle
+        self.batch = batch
+        weakref.finalize(self, _free_context, model, handle, batch, gate)
+
+
+def _free_context(model: SharedModel, handle: int, batch: Any, gate: _Gate) -> None:
+    # At exit a daemon thread may still be inside llama.cpp. Wait for it; if it doesn't
+    # come back, leave all to the operating system rather than free what it uses.
+    gate.shut = True
+    if not gate.lock.acquire(timeout=_EXIT_WAIT_S):
+        model.finalizer.detach()
+        return
+    gate.lock.release()
+    model.llama.api.llama_batch_free(batch)
+    model.llama.api.llama_free(handle)
+
+
+class _View:
+    """Rows of logits in llama.cpp's memory, as numpy's array interface.
+
+    Arrays made of it hold it, and it holds the context, so that an array which
+    outlives its sequence still points to memory.
+    """
+
+    def __init__(self, context: _Context, address: int, shape: tuple[int, int]) -> None:
+        self.context = context
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": np.dtype(np.float32).str,
+            "data": (address, True),  # read-only
+        }
+
+
+class LlamaSequence:
+    """The evaluation state of one sequence of tokens.
+
+    One thread uses it at a time. A call while another thread is inside one raises
+    `RuntimeError` and changes nothing.
+
+    Logits are float32 of shape (rows, weights.width), read-only views of llama.cpp's
+    buffer where one batch held them all, valid until the next call.
+
+    Args:
+        weights: the model; many sequences may share it.
+        role: "draft" or "target", for messages.
+        context: most tokens that it can hold.
+        threads: threads for llama.cpp; None lets `default_threads` choose.
+        batch: tokens for each llama.cpp call.
+        most_rows: most rows of logits that a call can ask for.
+        cache: ggml's type of keys and values; None for llama.cpp's choice.
+
+    Raises:
+        BadRequest: `context`, `threads` or `batch` is below 1.
+        ModelError: llama.cpp can't allocate the context.
+    """
+
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        *,
+        role: str,
+        context: int,
+        threads: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        most_rows: int = 1,
+        cache: int | None = None,
+    ) -> None:
+        threads = default_threads() if threads is None else threads
+        for what, value in (("context", context), ("threads", threads), ("batch", batch)):
+            if value < 1:
+                raise BadRequest(f"{role} {what} must be at least 1, not {value}")
+        if context > weights.train_context > 0:
+            _LOG.warning(
+                "%s context %d is longer than the %d tokens that %s was trained on",
+                role,
+                context,
+                weights.train_context,
+                weights.name,
+            )
+        model = weights.shared()
+        self.limit = context
+        """Most tokens that it can hold."""
+        self.threads = threads
+        """Threads that llama.cpp computes with."""
+        self.tokens: list[int] = []
+        """The tokens evaluated so far. Read it, don't change it."""
+        self.api = model.llama.api
+        self.gate = _Gate()
+        self._role = role
+        self._batch_size = min(batch, context)
+        self._most_rows = most_rows
+        self._width = weights.width
+        self._name = weights.name
+        self._context: _Context | None = self._open(model, cache)
+        self._memory: int = self.api.llama_get_memory(self._context.handle)
+        self._bind_batch(self._context.batch)
+        self._evaluated = 0  # how many of tokens llama.cpp holds; fewer only after a refusal
+        self._views: dict[int, Rows] = {}  # by number of rows
+        self._views_at = 0
+        self._current: Rows | None = None  # the rows that the last call gave, while they are valid
+
+    def _open(self, model: SharedModel, cache: int | None) -> _Context:
+        params = self.api.llama_context_default_params()
+        params.n_ctx = self.limit
+        params.n_batch = params.n_ubatch = self._batch_size
+        params.n_outputs_max = self._most_rows  # rows of logits, not one for each token
+        params.n_threads = params.n_threads_batch = self.threads
+        params.swa_full = True  # sliding-window layers keep all keys, so that they roll back
+        params.offload_kqv = params.op_offload = model.on_gpu
+        if cache is not None:
+            params.type_k = params.type_v = cache
+        with model.llama.log.capture() as errors:
+            handle = self.api.llama_init_from_model(model.handle, params)
+        if not handle:
+            raise ModelError(
+                f"can't make a context of {self.limit} tokens for {self._name}: "
+                f"{cause_of(errors)}; try a smaller one"
+            )
+        batch = self.api.llama_batch_init(self._batch_size, 0, 1)
+        return _Context(model, handle, batch, self.gate)
+
+    def _bind_batch(self, batch: Any) -> None:
+        size = (self._batch_size,)
+        self._batch_tokens = np.ctypeslib.as_array(batch.token, size)
+        self._batch_positions = np.ctypeslib.as_array(batch.pos, size)
+        self._batch_outputs = np.ctypeslib.as_array(batch.logits, size)
+        self._batch_outputs[:] = 0
+        np.ctypeslib.as_array(batch.n_seq_id, size)[:] = 1
+        for i in range(self._batch_size):
+            batch.seq_id[i][0] = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._context is None
+
+    def logits_after(self, tokens: Sequence[int], rows: int = 1) -> Rows:
+        """Logits after each of the last `rows` of `tokens`, shape (rows, width).
+
+        Evaluates only what follows the longest common prefix with the tokens evaluated
+        before. Comparing costs time proportional to the length; where the caller knows
+        what changed, `truncate` and `extend` don't compare.
+
+        Raises:
+            BadRequest: `tokens` are fewer than `rows` or longer than the context, or an
+                id is out of range.
+            ModelError: llama.cpp failed; the state is empty afterwards.
+            RuntimeError: it is closed, or in use by another thread.
+        """
+        wanted = list(tokens)
+        self._enter()
+        try:
+            self._check_rows(len(wanted), rows)
+            self._check_room(len(wanted))
+            same = _common_prefix(self.tokens, wanted)
+            current = self._current
+            if (
+                same == len(wanted) == len(self.tokens)
+                and current is not None
+                and len(current) == rows
+            ):
+                return current
+            keep = min(same, len(wanted) - rows)
+            new = wanted[keep:]
+            self._check_ids(new)
+            self._keep(keep)
+            return self._append(new, rows)
+        finally:
+            self.gate.lock.release()
+
+    def extend(self, tokens: Sequence[int], rows: int = 1) -> Rows:
+        """Append `tokens`; logits after each of the last `rows` of them, shape (rows, width).
+
+        Raises: as `logits_after`.
+        """
+        self._enter()
+        try:
+            self._check_rows(len(tokens), rows)
+            self._check_room(len(self.tokens) + len(tokens))
+            self._check_ids(tokens)
+            return self._append(tokens, rows)
+        finally:
+            self.gate.lock.release()
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens.
+
+        Raises:
+            BadRequest: `length` is below 0 or above the number of tokens held.
+            RuntimeError: it is closed, or in use by another thread.
+        """
+        self._enter()
+        try:
+            if not 0 <= length <= len(self.tokens):
+                raise BadRequest(
+                    f"{self._role}: can't keep {length} tokens of {len(self.tokens)}; "
+                    f"give 0 … {len(self.tokens)}"
+                )
+            self._keep(length)
+        finally:
+            self.gate.lock.release()
+
+    def stop(self) -> None:
+        """Let nothing begin any more; a call in another thread stops early. Close it then."""
+        self.gate.shut = True
+
+    def close(self) -> None:
+        """Free the context. Waits for a call in another thread, which stops early. Idempotent.
+
+        Logits that the caller still holds stay readable; the memory is freed with them.
+        """
+        self.gate.shut = True
+        with self.gate.lock:
+            context, self._context = self._context, None
+            self._current = None
+            self._views = {}
+            self.tokens = []
+            self._evaluated = 0
+        del context  # outside the lock, which freeing takes
+
+    def _enter(self) -> None:
+        if not self.gate.lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"the {self._role} {self._name} is in use by another thread; "
+                f"give each thread its own (they share the weights)"
+            )
+        if self.gate.shut:
+            self.gate.lock.release()
+            raise RuntimeError(f"the {self._role} {self._name} is closed")
+
+    def _check_rows(self, tokens: int, rows: int) -> None:
+        if not 1 <= rows <= self._most_rows:
+            raise ValueError(f"{rows} rows of logits; the most is {self._most_rows}")
+        if tokens < rows:
+            raise BadRequest(
+                f"{self._role}: {tokens} tokens can't give {rows} rows of logits; give more tokens"
+            )
+
+    def _check_room(self, length: int) -> None:
+        if length > self.limit:
+            raise BadRequest(
+                f"{length} tokens don't fit the {self._role}'s context of {self.limit}; "
+                f"send fewer, or make it with a larger context"
+            )
+
+    def _check_ids(self, tokens: Sequence[int]) -> None:
+        for index, id_ in enumerate(tokens):
+            if not 0 <= id_ < self._width:
+                raise BadRequest(
+                    f"{self._role}: token id {id_} at index {index} is outside the model's "
+                    f"0 … {self._width - 1}"
+                )
+
+    def _keep(self, length: int) -> None:
+        if length == len(self.tokens):
+            return
+        self._current = None
+        if length < self._evaluated:
+            if self.api.llama_memory_seq_rm(self._memory, 0, length, -1):
+                self._evaluated = length
+            else:  # a recurrent state has no past to go back to: start over at the next call
+                self.api.llama_memory_clear(self._memory, True)
+                self._evaluated = 0
+        del self.tokens[length:]
+
+    def _append(self, tokens: Sequence[int], rows: int) -> Rows:
+        held, done = self.tokens, self._evaluated
+        pending = tokens if done == len(held) else [*held[done:], *tokens]
+        self._current = None
+        size, left = self._batch_size, len(pending)
+        parts: list[Rows] = []
+        try:
+            for at in range(0, left, size):
+                stop = min(at + size, left)
+                wanted = max(0, stop - max(at, left - rows))
+                self._decode(pending[at:stop], done + at, wanted)
+                if wanted:
+                    read = self._read(wanted)
+                    parts.append(read if stop == left else read.copy())
+            held.extend(tokens)
+            self._evaluated = done + left
+        except BaseException:  # an interrupt too: what llama.cpp holds is unknown now
+            self.api.llama_memory_clear(self._memory, True)
+            held.clear()
+            self._evaluated = 0
+            raise
+        self._current = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return self._current
+
+    def _decode(self, tokens: Sequence[int], position: int, rows: int) -> None:
+        """Evaluate one batch and keep the logits of its last `rows` tokens."""
+        if self.gate.shut:
+            raise RuntimeError(f"the {self._role} {self._name} was closed during a call")
+        context = self._held_context()
+        count = len(tokens)
+        batch = context.batch
+        batch.n_tokens = count
+        if count == 1:
+            self._batch_tokens[0] = tokens[0]
+            self._batch_positions[0] = position
+        else:
+            self._batch_tokens[:count] = tokens
+            self._batch_positions[:count] = range(position, position + count)
+        self._batch_outputs[count - rows : count] = 1
+        status = self.api.llama_decode(context.handle, batch)
+        self._batch_outputs[count - rows : count] = 0
+        if status != 0:
+            raise ModelError(
+                f"llama.cpp could not evaluate {count} tokens at position {position} "
+                f"of {self._name} (status {status}); the {self._role} starts empty"
+            )
+
+    def _read(self, rows: int) -> Rows:
+        context = self._held_context()
+        pointer = self.api.llama_get_logits(context.handle)
+        if not pointer:
+            raise ModelError(
+                f"llama.cpp gave no logits for {self._name}; the {self._role} starts empty"
+            )
+        address = ctypes.addressof(pointer.contents)
+        if address != self._views_at:
+            self._views = {}
+            self._views_at = address
+        view = self._views.get(rows)
+        if view is None:
+            view = self._views[rows] = np.asarray(_View(context, address, (rows, self._width)))
+        return view
+
+    def _held_context(self) -> _Context:
+        if self._context is None:
+            raise RuntimeError(f"the {self._role} {self._name} is closed")
+        return self._context
+
+
+def _common_prefix(held: list[int], wanted: list[int]) -> int:
+    shorter = min(len(held), len(wanted))
+    if held[:shorter] == wanted[:shorter]:
+        return shorter
+    for index in range(shorter):
+        if held[index] != wanted[index]:
+            return index
+    return shorter
