@@ -70,13 +70,15 @@ class JobResult:
 class RunResult:
     """Results in the order of the jobs, and the handles that lost their cache to them.
 
-    prefilled: committed tokens evaluated, but for the last of each round. rounds: drafts,
-    possibly empty, that were examined.
+    sessions: that took part in the forward; those put off, or with nothing to evaluate, did
+    not. prefilled: committed tokens evaluated, but for the last of each round. rounds:
+    drafts, possibly empty, that were examined.
     """
 
     results: Sequence[JobResult]
     evicted: frozenset[int]
     forward_s: float
+    sessions: int = 0
     prefilled: int = 0
     rounds: int = 0
 
@@ -144,6 +146,7 @@ class Engine:
             [self._result(turn, outcomes.get(turn.sequence), evicted) for turn in turns],
             frozenset(evicted),
             forward_s,
+            sessions=len(steps),
             prefilled=sum(len(step.tokens) - step.rows for step in steps),
             rounds=sum(turn.job.work is not None for turn in active),
         )

@@ -91,7 +91,7 @@ def configure(log_format: str, level: int, stream: TextIO | None = None) -> None
 class RoundLog:
     """An `Observer` that writes a debug record for each round and for each refusal."""
 
-    def forward_ended(self, sessions: int) -> None:
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
         """Too often to be worth a line."""
 
     def round_ended(self, round: Round) -> None:

@@ -90,7 +90,7 @@ class Metrics:
             Histogram(name, text, buckets=SECONDS, registry=registry)
             for name, text in (
                 ("specwire_queue_seconds", "From a round being ready to its forward's start"),
-                ("specwire_forward_seconds", "The target forward"),
+                ("specwire_forward_seconds", "A target forward, of rounds, prompts or both"),
                 ("specwire_round_seconds", "From a round being ready to its verdict"),
             )
         )
@@ -132,9 +132,10 @@ class Metrics:
 
     # ------------------------------------------------------------------ events
 
-    def forward_ended(self, sessions: int) -> None:
-        """Count a batch."""
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
+        """Count a batch, once for all who shared it."""
         self._batch.observe(sessions)
+        self._forward_s.observe(forward_s)
 
     def round_ended(self, round: Round) -> None:
         """Count a verdict."""
@@ -149,7 +150,6 @@ class Metrics:
             if index < verdict.accepted:
                 self._accepted_at[place].inc()
         self._queue_s.observe(verdict.queue_us * 1e-6)
-        self._forward_s.observe(verdict.forward_us * 1e-6)
         self._round_s.observe(round.ended - round.ready)
 
     def drafts_received(self, tokens: int) -> None:

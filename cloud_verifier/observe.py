@@ -16,7 +16,7 @@ class Round:
 
     session_id: a secret; show it through `logs.session_tag` alone.
     ready, ended: seconds of time.perf_counter; in between lie queue, forward and examination.
-    sessions: how many shared the forward.
+    sessions: how many shared the forward, this one included.
     """
 
     session_id: bytes
@@ -29,8 +29,8 @@ class Round:
 class Observer(Protocol):
     """Hears what happens. Called on the event loop: be quick, and never raise."""
 
-    def forward_ended(self, sessions: int) -> None:
-        """A target forward for so many sessions has ended."""
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
+        """A target forward that so many sessions took part in has ended; its seconds."""
 
     def round_ended(self, round: Round) -> None:
         """A session has got a verdict."""
@@ -48,7 +48,7 @@ class Observer(Protocol):
 class Silent:
     """Nobody listens."""
 
-    def forward_ended(self, sessions: int) -> None:
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
         """Ignore it."""
 
     def round_ended(self, round: Round) -> None:
@@ -73,10 +73,10 @@ class Several:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
-    def forward_ended(self, sessions: int) -> None:
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
         """Pass it on."""
         for observer in self._observers:
-            observer.forward_ended(sessions)
+            observer.forward_ended(sessions, forward_s)
 
     def round_ended(self, round: Round) -> None:
         """Pass it on."""

@@ -75,7 +75,7 @@ class Scheduler:
 
     def wake(self, session: LiveSession) -> None:
         """Say that a session may have become ready."""
-        session.ready_since = time.perf_counter()
+        _note_waiting(session)
         self._wake.set()
 
     def idle(self, session: LiveSession) -> bool:
@@ -90,10 +90,11 @@ class Scheduler:
                 self._wake.clear()
                 continue
             done = await self._forward([job for _, job in batch])
-            self._observer.forward_ended(len(batch))
+            if done.sessions:
+                self._observer.forward_ended(done.sessions, done.forward_s)
             self._forget_evicted(done.evicted)
             for (session, job), result in zip(batch, done.results, strict=True):
-                self._finish(session, job, result, len(batch))
+                self._finish(session, job, result, done.sessions)
 
     async def _forward(self, jobs: list[Job]) -> RunResult:
         loop = asyncio.get_running_loop()
@@ -172,13 +173,14 @@ class Scheduler:
         if job.work is not None or not session.displaced:
             session.turn = next(self._turns)
             session.displaced = False
-        session.ready_since = time.perf_counter()
         try:
             self._apply(session, job, result, batch)
         except Exception:
             # A fault of ours ends this session's stream, not everybody's rounds.
             logger.exception("a round could not be completed")
             self._fail(session, TargetFault("the verifier failed unexpectedly; see its log"))
+        session.waiting = session.waiting and job.work is None
+        _note_waiting(session)
         self._settle(session)
 
     def _apply(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:
@@ -243,6 +245,13 @@ class Scheduler:
             self._thread.submit(self._engine.close, session.sequence)
             session.sequence = None
             session.cached = 0
+
+
+def _note_waiting(session: LiveSession) -> None:
+    """A round that waits already goes on waiting, whatever came since."""
+    if not session.waiting:
+        session.ready_since = time.perf_counter()
+        session.waiting = session.state.has_work()
 
 
 def _history(session: LiveSession, work: Work | None) -> History | None:

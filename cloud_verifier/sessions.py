@@ -62,7 +62,8 @@ class LiveSession:
     cached: int = 0  # committed tokens in the backend's cache
     outbox: Outbox | None = None  # of the stream or call attached now
     last_seen: float = field(default_factory=time.monotonic)
-    ready_since: float = 0.0  # time.perf_counter of the last change
+    ready_since: float = 0.0  # time.perf_counter: since then its round waits, if one does
+    waiting: bool = False  # a round waits, in the queue or for its prompt
     turn: int = 0  # grows; who has the lowest has waited longest
     displaced: bool = False  # had to make room for others since its last round
     running: bool = False  # a job of this session is in the model thread
@@ -80,6 +81,7 @@ class LiveSession:
             )
         self.outbox = Outbox()
         self.half_closed = False
+        self.waiting = False
         self.ready_since = time.perf_counter()
         return self.outbox
 

@@ -29,7 +29,7 @@ class Traces:
         self._provider = provider
         self._tracer = provider.get_tracer("specwire.cloud_verifier", __version__)
 
-    def forward_ended(self, sessions: int) -> None:
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
         """The rounds say it."""
 
     def round_ended(self, round: Round) -> None:

@@ -79,10 +79,12 @@ def test_acceptance_is_counted_by_position_up_to_a_cap(metrics: Metrics):
 
 def test_times_and_batches_have_histograms(metrics: Metrics):
     metrics.round_ended(a_round())
-    metrics.forward_ended(3)
-    assert value(metrics, "specwire_queue_seconds_sum") == pytest.approx(0.002)
+    metrics.round_ended(a_round())
+    metrics.forward_ended(3, 0.03)
+    assert value(metrics, "specwire_queue_seconds_sum") == pytest.approx(0.004)
     assert value(metrics, "specwire_forward_seconds_sum") == pytest.approx(0.03)
-    assert value(metrics, "specwire_round_seconds_sum") == pytest.approx(0.04)
+    assert value(metrics, "specwire_forward_seconds_count") == 1  # both rounds were in it
+    assert value(metrics, "specwire_round_seconds_sum") == pytest.approx(0.08)
     assert value(metrics, "specwire_batch_sessions_bucket", le="2.0") == 0
     assert value(metrics, "specwire_batch_sessions_bucket", le="4.0") == 1
 
@@ -130,7 +132,7 @@ def test_the_endpoint_serves_them_and_lets_its_port_go(metrics: Metrics):
 
 def test_two_verifiers_in_a_process_count_apart():
     one, other = Metrics(), Metrics()
-    one.forward_ended(1)
+    one.forward_ended(1, 0.1)
     assert value(other, "specwire_batch_sessions_count") == 0
 
 
@@ -215,7 +217,7 @@ def test_a_round_is_a_span_with_three_parts():
 def test_several_observers_hear_everything():
     one, other = Metrics(), Metrics()
     both: Observer = all_of([one, other])
-    both.forward_ended(1)
+    both.forward_ended(1, 0.1)
     both.round_ended(a_round())
     both.drafts_received(1)
     both.drafts_stale(1)

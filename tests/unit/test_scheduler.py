@@ -16,6 +16,7 @@ import pytest
 from cloud_verifier import engine as engine_module
 from cloud_verifier import scheduler as scheduler_module
 from cloud_verifier.engine import Engine
+from cloud_verifier.observe import SILENT, Observer, Round, Silent
 from cloud_verifier.prefill import ALONE
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import LiveSession, Outbox
@@ -92,8 +93,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @contextlib.asynccontextmanager
-async def running(backend: TableBackend) -> AsyncIterator[Scheduler]:
-    scheduler = Scheduler(Engine(backend), LIMITS)
+async def running(backend: TableBackend, observer: Observer = SILENT) -> AsyncIterator[Scheduler]:
+    scheduler = Scheduler(Engine(backend), LIMITS, observer)
     scheduler.start()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -204,6 +205,71 @@ async def test_idle_sessions_do_not_drive_each_other_out_for_ever(clock: Clock) 
         await until(lambda: len(backend.batches) > 0)
         await asyncio.sleep(0.1)
         assert len(backend.batches) <= 10
+
+
+# ---------------------------------------------------------------- what is told
+
+
+class Ears(Silent):
+    """Notes forwards, by sessions and seconds, and rounds."""
+
+    def __init__(self) -> None:
+        self.forwards: list[tuple[int, float]] = []
+        self.rounds: list[Round] = []
+
+    def forward_ended(self, sessions: int, forward_s: float) -> None:
+        self.forwards.append((sessions, forward_s))
+
+    def round_ended(self, round: Round) -> None:
+        self.rounds.append(round)
+
+
+async def test_those_put_off_are_not_counted_as_part_of_a_forward(clock: Clock) -> None:
+    backend, ears = Device(clock, memory=70), Ears()
+    async with running(backend, ears) as scheduler:
+        sessions = [attached(scheduler, [t % SIZE] * 20, max_tokens=9) for t in range(7)]
+        await until(lambda: all(s.state.ended for s in sessions), within_s=20)
+    batches = backend.batches
+    assert [count for count, _ in ears.forwards] == [len(batch) for batch in batches]
+    assert [s for _, s in ears.forwards] == pytest.approx([backend.time_of(b) for b in batches])
+    assert max(round.sessions for round in ears.rounds) == max(len(batch) for batch in batches) < 7
+
+
+async def test_a_failed_forward_is_not_counted(clock: Clock) -> None:
+    backend, ears = Device(clock), Ears()
+    backend.failing = True
+    async with running(backend, ears) as scheduler:
+        session = attached(scheduler, [1])
+        await until(lambda: session.outbox is None)
+    assert ears.forwards == []
+
+
+async def test_a_round_waits_from_its_first_proposal_on(clock: Clock) -> None:
+    """Later proposals of the chain do not make the queue look shorter than it is."""
+    ears = Ears()
+    async with running(Device(clock), ears) as scheduler:
+        session = attached(scheduler, [1], pacing=pb.PACING_WAIT)
+        ask(scheduler, session, 1)
+        clock.now += 5.0
+        ask(scheduler, session, 2)
+        await until(lambda: len(ears.rounds) == 1)
+        clock.now += 3.0
+        ask(scheduler, session, 3)
+        await until(lambda: len(ears.rounds) == 2)
+    assert [r.verdict.queue_us / 1e6 for r in ears.rounds] == pytest.approx([5.0, 0.0], abs=1e-3)
+    forward_s = [s for _, s in ears.forwards]
+    expected = [5.0 + forward_s[0], forward_s[1]]
+    assert [r.ended - r.ready for r in ears.rounds] == pytest.approx(expected)
+
+
+async def test_a_round_that_waits_for_its_prompt_waits_in_the_queue(clock: Clock) -> None:
+    backend, ears = Device(clock), Ears()
+    async with running(backend, ears) as scheduler:
+        session = attached(scheduler, [4] * 1_200, max_tokens=2)
+        await until(lambda: session.state.ended)
+    parts = [backend.time_of(batch) for batch in backend.batches]
+    waited = [r.verdict.queue_us / 1e6 for r in ears.rounds]
+    assert waited == pytest.approx([sum(parts[:2]), 0.0], abs=1e-3)
 
 
 # --------------------------------------------------------------------- prefill
