@@ -60,17 +60,25 @@ class Llama:
 
 
 @cache
-def load_llama() -> Llama:
-    """The library, loaded at the first call.
-
-    Raises:
-        ModelError: llama-cpp-python can't be loaded.
-    """
+def _load_llama() -> Llama:
     try:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
         raise ModelError(f"llama-cpp-python can't be loaded: {error}") from error
     return Llama(api)
+
+
+_LOADING = threading.Lock()
+
+
+def load_llama() -> Llama:
+    """The library, loaded once: a second copy, dropped, would take the log away from the first.
+
+    Raises:
+        ModelError: llama-cpp-python can't be loaded.
+    """
+    with _LOADING:
+        return _load_llama()
 
 
 def cause_of(errors: Sequence[str]) -> str:
