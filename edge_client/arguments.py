@@ -15,8 +15,8 @@ from specwire.sampling import SamplingParams
 
 EXIT_CODES = """\
 exit codes:
-  0    the text is complete
-  1    the verifier refused, or a model can't be used
+  0    the text is complete, or serve was stopped
+  1    the verifier refused, or a model or address can't be used
   2    wrong arguments, or a value out of range
   3    the verifier can't be reached, or the link was lost for good
   130  interrupted
@@ -25,6 +25,8 @@ exit codes:
 DEFAULT_SERVER = "127.0.0.1:7710"
 DEFAULT_DRAFT = "builtin:smollm2-q2"
 DEFAULT_TEMPERATURE = 0.7
+DEFAULT_LISTEN = "127.0.0.1:8010"
+DEFAULT_SESSIONS = 8
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -55,12 +57,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     generate.add_argument("--quiet", action="store_true", help="no account at the end")
     _command(commands, "chat", "talk with the target, line by line")
+    _add_serve(commands)
     return parser.parse_args(argv)
 
 
 def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
 ) -> argparse.ArgumentParser:
+    parser = _models_command(commands, name, about)
+    parser.add_argument("--system", help="a system message, with chat")
+    _add_sampling(parser.add_argument_group("how to draw"))
+    return parser
+
+
+def _models_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
+) -> argparse.ArgumentParser:
+    """A command that brings a verifier and a draft together."""
     parser = commands.add_parser(
         name,
         help=about,
@@ -77,11 +90,44 @@ def _command(
         help="a GGUF file, builtin:smollm2, builtin:smollm2-q2, or none (default: %(default)s)",
     )
     parser.add_argument("--threads", type=int, help="of the draft model (default: fast cores)")
-    parser.add_argument("--system", help="a system message, with chat")
     _add_credentials(parser.add_argument_group("how to reach the verifier safely"))
     _add_generation(parser.add_argument_group("how to draft and verify"))
-    _add_sampling(parser.add_argument_group("how to draw"))
     return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _models_command(commands, "serve", "serve an OpenAI-compatible endpoint over HTTP")
+    group = parser.add_argument_group("how programs reach this endpoint")
+    group.add_argument(
+        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the key that callers must show (or set SPECWIRE_API_KEY; default: none)",
+    )
+    group.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this origin use it; repeat",
+    )
+    group.add_argument(
+        "--insecure", action="store_true", help="listen beyond this machine without a key"
+    )
+    group.add_argument(
+        "--sessions",
+        type=int,
+        default=DEFAULT_SESSIONS,
+        metavar="N",
+        help="most choices generated at a time; more wait (default: %(default)s)",
+    )
+    # Each request says how to draw.
+    sampling = argparse.ArgumentParser()
+    _add_sampling(sampling.add_argument_group())
+    parser.set_defaults(**vars(sampling.parse_args([])))
 
 
 def _add_credentials(group: argparse._ArgumentGroup) -> None:
@@ -122,11 +168,12 @@ def _add_generation(group: argparse._ArgumentGroup) -> None:
     defaults = GenerateOptions()
     group.add_argument(
         "--mode",
-        type=_one_of(Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.STREAM),
+        type=_one_of(Mode.AUTO, Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.STREAM),
         default=defaults.mode,
-        metavar="{sync,pipeline,run-ahead,stream}",
-        help="sync waits for each verdict; pipeline drafts on meanwhile; with run-ahead the "
-        "cloud does not wait either; stream uses no draft (default: %(default)s)",
+        metavar="{auto,sync,pipeline,run-ahead,stream}",
+        help="auto measures and chooses; sync waits for each verdict; pipeline drafts on "
+        "meanwhile; with run-ahead the cloud does not wait either; stream uses no draft "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--verification",
@@ -138,14 +185,13 @@ def _add_generation(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gamma",
         type=int,
-        default=defaults.gamma,
-        help="most draft tokens in a proposal; 0 for none (default: %(default)s)",
+        help="draft tokens in a proposal, with auto the most of them; 0 for none "
+        "(default: measured and chosen)",
     )
     group.add_argument(
         "--window",
         type=int,
-        default=defaults.window,
-        help="most draft tokens under way, in pipeline and run-ahead (default: %(default)s)",
+        help="most draft tokens under way, in pipeline and run-ahead (default: chosen)",
     )
 
 

@@ -30,6 +30,7 @@ from edge_client.draft.worker import DraftWorker
 from edge_client.generation import DraftSide, Generation, opening_frame
 from edge_client.link import Link
 from edge_client.options import GenerateOptions, Mode
+from edge_client.policy.estimates import LinkEstimates
 from edge_client.result import Result, Token
 from specwire.edge_session import EdgeSession
 from specwire.errors import BadRequest, SpecwireError, VersionMismatch
@@ -63,7 +64,9 @@ class EdgeClient:
     """Generates with a target in the cloud and a draft on this machine.
 
     May be made anywhere and used from any thread and event loop, by several
-    generations at once. The draft model is loaded by the first that needs it.
+    generations at once. The draft model is loaded by the first that needs it. What it
+    measures of the link and of both models' speed is kept from one generation to the
+    next, so that the policy chooses better from the start; what it learns of a text is not.
 
     Args:
         server: HOST:PORT of a verifier.
@@ -95,6 +98,7 @@ class EdgeClient:
         self._draft_error: SpecwireError | None = None
         self._load_lock = threading.Lock()
         self._worker = DraftWorker()
+        self._estimates = LinkEstimates()
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
@@ -256,6 +260,7 @@ class EdgeClient:
             weights.vocabulary,
             frozenset(served.vocabulary.end_ids),
             weights.name,
+            self._estimates,
         )
 
     def _load(self) -> LlamaWeights:

@@ -15,8 +15,10 @@ from edge_client.draft.source import Drafted, DraftSource
 from edge_client.draft.worker import DraftEvents, DraftRun, DraftWorker
 from edge_client.link import Link, Stream, StreamEnded
 from edge_client.options import GenerateOptions, Mode
+from edge_client.policy.estimates import LinkEstimates
 from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
-from specwire.edge_session import CommittedToken, EdgeSession, Origin
+from edge_client.steering import Steering
+from specwire.edge_session import CommittedToken, Drafting, EdgeSession, Origin
 from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
 from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.request import SessionRequest
@@ -34,7 +36,8 @@ SourceMaker: TypeAlias = Callable[[EdgeSession], DraftSource]
 class DraftSide:
     """What a generation drafts with: where, what, and in which vocabulary.
 
-    end_ids: the target's, after which there is nothing to draft.
+    end_ids: the target's, after which there is nothing to draft. estimates: what is known
+    of this draft with this verifier, from earlier generations too.
     """
 
     worker: DraftWorker
@@ -42,6 +45,7 @@ class DraftSide:
     vocabulary: Vocabulary
     end_ids: frozenset[int]
     name: str
+    estimates: LinkEstimates
 
 
 class Generation:
@@ -65,7 +69,6 @@ class Generation:
             mode=options.mode,
             verification="coupled" if opening.mode == pb.VERIFICATION_MODE_COUPLED else "rejection",
             draft=draft.name if draft else None,
-            gamma=min(options.gamma, limits.gamma) if draft else 0,
         )
         self._link = link
         self._opening = opening
@@ -82,10 +85,20 @@ class Generation:
                 mode=opening.mode,
                 pacing=opening.pacing,
             ),
-            options.drafting(limits),
+            Drafting(gamma=0),
             end_ids=draft.end_ids if draft else frozenset(),
             weight_bits=options.truncation.weight_bits,
         )
+        self._steering: Steering | None = None
+        if draft is not None:
+            self._steering = Steering(
+                self._machine,
+                mode=options.mode,
+                gamma=options.gamma,
+                window=options.window,
+                limits=limits,
+                link=draft.estimates,
+            )
         self._run: DraftRun | None = None
         self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
         self._began = time.perf_counter()
@@ -153,6 +166,8 @@ class Generation:
             try:
                 for token in self._deliver(self._machine.on_opened(opened)):
                     yield token
+                if self._steering is not None:
+                    self._steering.opened()
                 self._lost_session = False
                 if self._draft is not None:
                     self._begin_drafting(self._draft)
@@ -211,7 +226,12 @@ class Generation:
     def _take(self, frame: pb.CloudFrame) -> list[CommittedToken]:
         kind = frame.WhichOneof("kind")
         if kind == "verdict":
-            return self._machine.on_verdict(frame.verdict)
+            committed = self._machine.on_verdict(frame.verdict)
+            if self._steering is not None:
+                way = str(self._steering.plan.way)
+                self.result.ways[way] = self.result.ways.get(way, 0) + len(committed)
+                self._steering.verdict(frame.verdict, time.perf_counter())
+            return committed
         if kind == "finished":
             self._machine.on_finished(frame.finished)
         return []
@@ -258,6 +278,8 @@ class Generation:
         machine, result = self._machine, self.result
         result.duration_s = time.perf_counter() - self._began
         result.counts = machine.counts
+        if self._steering is not None:
+            result.gamma = self._steering.plan.gamma
         result.seed = machine.request.seed
         result.model = machine.model
         result.prompt_tokens = len(machine.request.prompt)
@@ -280,18 +302,26 @@ class Generation:
 
     def _pump(self) -> None:
         """Send what is ready, and tell the drafting thread what is wanted."""
-        if self._draft is None or self._text.stopped:
+        if self._draft is None or self._steering is None or self._text.stopped:
             return
         machine = self._machine
         while (proposal := machine.next_proposal()) is not None:
+            self._steering.sent(proposal, time.perf_counter())
             self._outgoing.put_nowait(proposal)
+        if self._run is None:
+            return
         wanted = machine.draft_wanted()
-        if wanted is not None and self._run is not None:
+        if wanted is None:
+            self._draft.worker.rest(self._run)
+        else:
             start, stop = wanted.start, wanted.start + wanted.count
             self._draft.worker.aim(self._run, wanted.chain, lambda: machine.prefix(start), stop)
 
-    def _on_draft(self, chain: int, drafted: Drafted) -> None:
-        if self._machine.add_draft(chain, drafted.token, drafted.row):
+    def _on_draft(self, chain: int, drafted: Drafted, seconds: float | None) -> None:
+        chance = self._steering.drafted(drafted.confidence, seconds) if self._steering else 1.0
+        if self._machine.add_draft(
+            chain, drafted.token, drafted.row, confidence=drafted.confidence, chance=chance
+        ):
             self._pump()
 
     def _on_exhausted(self, chain: int) -> None:

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from specwire.edge_session import Drafting
 from specwire.errors import BadRequest
-from specwire.limits import Limits
 from specwire.qrow import Truncation
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
@@ -19,6 +17,7 @@ E = TypeVar("E", bound=StrEnum)
 class Mode(StrEnum):
     """How edge and cloud share the work."""
 
+    AUTO = "auto"  # whichever of the others promises most, at any time
     SYNC = "sync"  # draft, send, wait for the verdict
     PIPELINE = "pipeline"  # go on drafting while verdicts are under way
     RUN_AHEAD = "run-ahead"  # the cloud never waits; drafts that come in time help
@@ -40,8 +39,10 @@ class GenerateOptions:
 
     max_tokens: of output. stops: the text ends before the first of them.
     seed: of every draw; None lets the verifier choose.
-    gamma: most draft tokens in a proposal; 0 uses no draft.
-    window: most draft tokens under way at once, in modes that don't wait.
+    gamma: draft tokens in a proposal; with `Mode.AUTO` the most of them. None lets the
+        policy choose and change it; 0 uses no draft.
+    window: most draft tokens under way at once, in modes that don't wait; None lets the
+        policy choose.
     logprobs: None for none, else how many likeliest tokens beside each token's own.
 
     Raises:
@@ -52,10 +53,10 @@ class GenerateOptions:
     max_tokens: int = 256
     stops: tuple[str, ...] = ()
     seed: int | None = None
-    mode: Mode = Mode.RUN_AHEAD
+    mode: Mode = Mode.AUTO
     verification: Verification = Verification.AUTO
-    gamma: int = 4
-    window: int = 24
+    gamma: int | None = None
+    window: int | None = None
     logprobs: int | None = None
     truncation: Truncation = field(default_factory=Truncation)
 
@@ -68,9 +69,9 @@ class GenerateOptions:
             raise BadRequest(f"max_tokens must be 1 or more, not {self.max_tokens}")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
             raise BadRequest(f"seed must be between 0 and 2^64 − 1, not {self.seed}")
-        if self.gamma < 0:
+        if self.gamma is not None and self.gamma < 0:
             raise BadRequest(f"gamma must be 0 or more, not {self.gamma}")
-        if self.window < 1:
+        if self.window is not None and self.window < 1:
             raise BadRequest(f"window must be 1 or more, not {self.window}")
         if self.logprobs is not None and self.logprobs < 0:
             raise BadRequest(f"logprobs must be 0 or more, not {self.logprobs}")
@@ -79,7 +80,7 @@ class GenerateOptions:
 
     @property
     def pacing(self) -> pb.Pacing:
-        """What the cloud does when it has no draft."""
+        """What the cloud does at first when it has no draft."""
         waits = self.mode in (Mode.SYNC, Mode.PIPELINE)
         return pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD
 
@@ -96,12 +97,6 @@ class GenerateOptions:
         if self.verification is Verification.COUPLED:
             return pb.VERIFICATION_MODE_COUPLED
         return pb.VERIFICATION_MODE_REJECTION
-
-    def drafting(self, limits: Limits) -> Drafting:
-        """How the edge drafts under the limits of a verifier."""
-        gamma = min(self.gamma, limits.gamma, limits.chain)
-        window = min(max(self.window, gamma, 1), limits.chain)
-        return Drafting(gamma, pipeline=self.mode is not Mode.SYNC, window=window)
 
 
 def _member(kind: type[E], value: str, what: str) -> E:

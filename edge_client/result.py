@@ -56,6 +56,9 @@ class Result:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     gamma: int = 0
+    """Draft tokens in a proposal; where the policy chooses, what it chose last."""
+    ways: dict[str, int] = field(default_factory=dict)
+    """Output tokens that came while each way of sharing the work was in force."""
     counts: Counts = field(default_factory=Counts)
     origins: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
@@ -91,6 +94,7 @@ class Result:
             "mode": self.mode,
             "verification": self.verification,
             "gamma": self.gamma,
+            "ways": self.ways,
             "rounds": counts.rounds,
             "round_trips_saved": self.round_trips_saved,
             "proposals": counts.proposals,

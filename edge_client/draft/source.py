@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from specwire.ports import DraftModel
 from specwire.qrow import QRow, Truncation, coupled_draft, draft_noise, draft_row, draw_row
 from specwire.sampling import History, SamplingParams
@@ -14,10 +17,15 @@ from specwire.v1 import verifier_pb2 as pb
 
 @dataclass(frozen=True)
 class Drafted:
-    """A draft token and its q; no q in coupled mode."""
+    """A draft token and its q; no q in coupled mode.
+
+    confidence: the source's own probability of the likeliest token there. It says
+        nothing about which token was drawn.
+    """
 
     token: int
     row: QRow | None
+    confidence: float = 1.0
 
 
 class DraftSource(Protocol):
@@ -74,7 +82,7 @@ class ModelSource:
                 padding_ids=rules.padding_ids,
                 history=history,
             )
-            return Drafted(token, None)
+            return Drafted(token, None, _confidence(logits, rules.size))
         row = draft_row(
             logits,
             rules.params,
@@ -83,8 +91,15 @@ class ModelSource:
             padding_ids=rules.padding_ids,
             history=history,
         )
-        return Drafted(draw_row(row, draft_noise(rules.seed, position, chain)), row)
+        token = draw_row(row, draft_noise(rules.seed, position, chain))
+        return Drafted(token, row, _confidence(logits, rules.size))
 
     def close(self) -> None:
         """Free the model's state."""
         self._model.close()
+
+
+def _confidence(logits: npt.NDArray[np.float32], size: int) -> float:
+    """Probability of the likeliest token at temperature 1."""
+    z = logits[:size]
+    return 1.0 / float(np.exp(z - z.max()).sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,11 +18,12 @@ logger = logging.getLogger(__name__)
 class DraftEvents:
     """What a session hears, on its own event loop.
 
-    token: (chain, draft). exhausted: (chain): the source has nothing more to give there.
+    token: (chain, draft, seconds it took; None where the prompt was evaluated too).
+    exhausted: (chain): the source has nothing more to give there.
     failed: the source broke; nothing more will come.
     """
 
-    token: Callable[[int, Drafted], None]
+    token: Callable[[int, Drafted, float | None], None]
     exhausted: Callable[[int], None]
     failed: Callable[[Exception], None]
 
@@ -37,6 +39,7 @@ class DraftRun:
     prefix: list[int] = field(default_factory=list)
     stop: int = 0  # position up to which tokens are wanted
     closed: bool = False
+    begun: bool = False  # its prompt is evaluated
 
     @property
     def wants(self) -> bool:
@@ -83,6 +86,11 @@ class DraftWorker:
             run.stop = stop
             self._condition.notify()
 
+    def rest(self, run: DraftRun) -> None:
+        """Draft no more until the next `aim`."""
+        with self._condition:
+            run.stop = 0
+
     def close_run(self, run: DraftRun) -> None:
         """Forget a session; its source is closed once the thread has left it."""
         with self._condition:
@@ -120,12 +128,15 @@ class DraftWorker:
                 self._draft(run, chain, prefix)
 
     def _draft(self, run: DraftRun, chain: int, prefix: list[int]) -> None:
+        started = time.perf_counter()
         try:
             drafted = run.source.next(prefix, chain)
         except Exception as error:
             self.close_run(run)
             _tell(run, run.events.failed, error)
             return
+        seconds = time.perf_counter() - started if run.begun else None
+        run.begun = True
         with self._condition:
             if run.chain != chain:
                 return  # the session went another way meanwhile
@@ -134,7 +145,7 @@ class DraftWorker:
             else:
                 run.stop = len(prefix)
         if drafted is not None:
-            _tell(run, run.events.token, chain, drafted)
+            _tell(run, run.events.token, chain, drafted, seconds)
         else:
             _tell(run, run.events.exhausted, chain)
 

@@ -57,11 +57,14 @@ class Drafting:
     pipeline: go on drafting and sending while a verdict is awaited. Without it
         one proposal is sent, and drafting pauses until its verdict is here.
     window: most draft tokens beyond the frontier, with `pipeline`.
+    stop_below: without `pipeline`, a proposal is sent before it is full once the chance
+        that all of it is accepted has sunk below this.
     """
 
     gamma: int
     pipeline: bool = False
     window: int = 32
+    stop_below: float = 0.0
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
@@ -77,6 +80,19 @@ class DraftWanted:
     chain: int
     start: int
     count: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A draft token whose position was decided, those before it in its chain having been right.
+
+    place: of the token in its chain, from 0. confidence: as `add_draft` was told.
+    agreed: whether it was committed.
+    """
+
+    place: int
+    confidence: float
+    agreed: bool
 
 
 @dataclass
@@ -115,15 +131,19 @@ class _Chain:
     """Draft tokens from `start` on; the first `sent` of them are on their way.
 
     `id` is what the cloud knows it by, `drafted_as` what the drafting side does: the
-    rest of a chain can be sent as a new one while it is still being drafted.
+    rest of a chain can be sent as a new one while it is still being drafted. `root` is
+    where drafting began. `chance` is that all of what is not sent yet is accepted.
     """
 
     id: int
     drafted_as: int
     start: int
+    root: int
     tokens: list[int] = field(default_factory=list)
     rows: list[QRow | None] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
     sent: int = 0
+    chance: float = 1.0
     ended: bool = False  # holds an end token
 
     @property
@@ -156,7 +176,8 @@ class EdgeSession:
         self._end_ids = end_ids
         self._weight_bits = weight_bits
         self._output: list[int] = list(request.committed)
-        self._chain = _Chain(1, 1, 0)
+        self._chain = _Chain(1, 1, 0, 0)
+        self._compared: list[Comparison] = []
         self._old_chains: dict[int, _Chain] = {}
         self._asked_at = -1  # position of the last empty proposal
         self._number = 0
@@ -304,8 +325,18 @@ class EdgeSession:
         if news and verdict.text:
             news[-1] = replace(news[-1], text=verdict.text)
         self._output.extend(tokens)
+        # A token that the target drew without looking at the draft says nothing about the
+        # rule of acceptance, unless it would have drawn the same with the draft at hand.
+        stop = self.frontier if self._target_decides else verdict.start + verdict.examined
+        self._compare(verdict.start, stop)
         self._settle(0, resend=False)
         return news
+
+    @property
+    def _target_decides(self) -> bool:
+        # Whether the output does not depend on the drafts.
+        request = self.request
+        return request.mode == pb.VERIFICATION_MODE_COUPLED or request.sampling.greedy
 
     def _accepted(self, verdict: pb.Verdict) -> list[int]:
         if verdict.accepted > verdict.examined:
@@ -370,10 +401,27 @@ class EdgeSession:
                 start=self.frontier,
                 tokens=chain.tokens[overlap:],
                 rows=chain.rows[overlap:],
+                confidences=chain.confidences[overlap:],
                 sent=0,
             )
         else:
-            self._chain = _Chain(fresh, fresh, self.frontier)
+            self._chain = _Chain(fresh, fresh, self.frontier, self.frontier)
+
+    def _compare(self, start: int, stop: int) -> None:
+        """Note what became of the chain's tokens from `start` to `stop`, just committed."""
+        chain = self._chain
+        for position in range(max(start, chain.start), min(stop, chain.end)):
+            index = position - chain.start
+            agreed = self._output[position - len(self.request.prompt)] == chain.tokens[index]
+            place = position - chain.root
+            self._compared.append(Comparison(place, chain.confidences[index], agreed))
+            if not agreed:
+                return
+
+    def take_compared(self) -> list[Comparison]:
+        """What was found about drafts since the last call."""
+        compared, self._compared = self._compared, []
+        return compared
 
     # --------------------------------------------------------------- drafting
 
@@ -390,7 +438,7 @@ class EdgeSession:
             return None
         unsent = chain.end - max(self._sent_end, self.frontier)
         if not self.drafting.pipeline:
-            if self.waiting:
+            if self.waiting or (unsent and chain.chance < self.drafting.stop_below):
                 return None
             room = gamma - unsent
         else:
@@ -404,10 +452,24 @@ class EdgeSession:
         count = min(room, self.max_frontier - 1 - chain.end)
         return DraftWanted(chain.drafted_as, chain.end, count) if count > 0 else None
 
-    def add_draft(self, chain: int, token: int, row: QRow | None) -> bool:
+    def add_draft(
+        self,
+        chain: int,
+        token: int,
+        row: QRow | None,
+        *,
+        confidence: float = 1.0,
+        chance: float = 1.0,
+    ) -> bool:
         """Take the next draft token of a chain; False if that chain is out of date.
 
-        `row` is the q it was drawn from, None in coupled mode.
+        Args:
+            chain: as `draft_wanted` named it.
+            token: its id.
+            row: the q it was drawn from, None in coupled mode.
+            confidence: how sure the draft is, to be found again in `take_compared`.
+            chance: that the token is accepted. What the last two are may depend on q and
+                on the tokens before, never on which token was drawn.
         """
         if chain != self._chain.drafted_as or self.finished is not None:
             return False
@@ -415,6 +477,8 @@ class EdgeSession:
             return False
         self._chain.tokens.append(token)
         self._chain.rows.append(row)
+        self._chain.confidences.append(confidence)
+        self._chain.chance *= chance
         self._chain.ended |= token in self._end_ids
         return True
 
@@ -432,7 +496,12 @@ class EdgeSession:
         if self._chain.sent:
             self._old_chains[self._chain.id] = self._chain
         fresh = self._chain.id + 1
-        self._chain = _Chain(fresh, fresh, self.frontier)
+        self._chain = _Chain(fresh, fresh, self.frontier, self.frontier)
+
+    def steer(self, drafting: Drafting, pacing: pb.Pacing) -> None:
+        """Draft and send differently from now on, and tell the cloud how to pace itself."""
+        self.drafting = drafting
+        self._set_pacing(pacing)
 
     def stop_drafting(self) -> None:
         """No draft will come any more: let the cloud run ahead instead of waiting."""
@@ -451,11 +520,8 @@ class EdgeSession:
         """What to send now; None if more must be drafted or a verdict awaited."""
         if self._over or not self.opened:
             return None
-        if not self._pacing_told:
-            self._pacing_told = True
-            proposal = self._proposal([], [], self.frontier)
-            proposal.pacing = self.request.pacing
-            return proposal
+        if not self._pacing_told and self.request.pacing == pb.PACING_RUN_AHEAD:
+            return self._proposal([], [], self.frontier)  # the cloud may be waiting
         chain = self._chain
         unsent = chain.end - max(self._sent_end, self.frontier)
         ready = unsent >= max(self.drafting.gamma, 1) or self.draft_wanted() is None
@@ -475,6 +541,7 @@ class EdgeSession:
         chain = self._chain
         first = max(self._sent_end, self.frontier) - chain.start
         chain.sent = first + count
+        chain.chance = 1.0
         self.counts.proposed += count
         return self._proposal(
             chain.tokens[first : chain.sent],
@@ -494,6 +561,9 @@ class EdgeSession:
         if tokens and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
             encode_q(proposal, kept, self._weight_bits)
         proposal.continues = self._continues()
+        if not self._pacing_told:
+            self._pacing_told = True
+            proposal.pacing = self.request.pacing
         return proposal
 
     def _continues(self) -> bool:

@@ -7,7 +7,7 @@ import io
 import math
 import shlex
 import time
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -72,12 +72,12 @@ def test_plain_strings_mean_their_members() -> None:
     assert options.mode is Mode.SYNC
     assert options.verification is Verification.COUPLED
     assert options.rule == pb.VERIFICATION_MODE_COUPLED
-    assert not options.drafting(LIMITS).pipeline
 
 
 @pytest.mark.parametrize(
     ("mode", "pacing", "greedy_rule", "rule"),
     [
+        (Mode.AUTO, pb.PACING_RUN_AHEAD, "REJECTION", "COUPLED"),
         (Mode.SYNC, pb.PACING_WAIT, "REJECTION", "REJECTION"),
         (Mode.PIPELINE, pb.PACING_WAIT, "REJECTION", "REJECTION"),
         (Mode.RUN_AHEAD, pb.PACING_RUN_AHEAD, "REJECTION", "COUPLED"),
@@ -92,13 +92,6 @@ def test_pacing_and_rule(mode: Mode, pacing: int, greedy_rule: str, rule: str) -
     for choice, name in ((Verification.COUPLED, "COUPLED"), (Verification.REJECTION, "REJECTION")):
         asked = GenerateOptions(mode=mode, verification=choice).rule
         assert pb.VerificationMode.Name(asked) == f"VERIFICATION_MODE_{name}"
-
-
-def test_gamma_stays_within_the_verifiers_limit() -> None:
-    drafting = GenerateOptions(gamma=100, window=8).drafting(LIMITS)
-    assert (drafting.gamma, drafting.window) == (32, 32)
-    assert GenerateOptions(gamma=0, window=1).drafting(LIMITS).window == 1
-    assert GenerateOptions(gamma=9, window=99).drafting(replace(LIMITS, chain=16)).window == 16
 
 
 def test_the_opening_says_what_was_asked() -> None:

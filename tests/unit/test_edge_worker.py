@@ -52,7 +52,7 @@ class Heard:
         self.threads: set[int] = set()
         self.events = DraftEvents(self._token, self.exhausted.append, self.failures.append)
 
-    def _token(self, chain: int, drafted: Drafted) -> None:
+    def _token(self, chain: int, drafted: Drafted, seconds: float | None) -> None:
         self.threads.add(threading.get_ident())
         self.tokens.append((chain, drafted.token))
 

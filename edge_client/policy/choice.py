@@ -1,0 +1,99 @@
+"""The choice: which way, how many tokens in a proposal, and how far ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edge_client.policy.speed import Conditions, Way, expected_speed
+
+GAMMAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+SWITCH_GAIN = 1.03
+"""A change of plan must promise this much more: estimates are never so exact."""
+DRAFTING_GAIN = 1.02
+"""Drafts must promise this much more than none, for what they cost a battery and a link."""
+_LONGEST_WINDOW = 96
+_HOPELESS = 0.02
+"""A draft token that is less likely to be committed than this is not worth a battery."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to go on.
+
+    gamma: most draft tokens in a proposal; 0 with `Way.STREAM`.
+    window: most draft tokens beyond the frontier.
+    stop_below: send what there is once its last token is less likely than this to be
+        committed; 0 fills every proposal.
+    speed: expected tokens/s.
+    """
+
+    way: Way
+    gamma: int
+    window: int
+    stop_below: float = 0.0
+    speed: float = 0.0
+
+
+def choose(
+    conditions: Conditions,
+    *,
+    ways: Iterable[Way],
+    most_gamma: int,
+    most_window: int,
+    current: Plan | None = None,
+) -> Plan:
+    """The plan that promises most, of these ways.
+
+    Args:
+        conditions: what is known of models and link.
+        ways: to choose from, at least one; where two promise the same, the first.
+        most_gamma: no proposal may be longer; at least 1.
+        most_window: no chain may reach further beyond the frontier.
+        current: the plan in force, which stays unless another is clearly better.
+    """
+    best: Plan | None = None
+    for way in ways:
+        for gamma in _gammas(way, most_gamma):
+            plan = _plan(way, gamma, conditions, most_window)
+            if best is None or _worth(plan) > _worth(best) * (1 + 1e-9):
+                best = plan
+    if best is None:
+        raise ValueError("there is no way to choose from")
+    if current is not None:
+        kept = _plan(current.way, current.gamma, conditions, most_window)
+        if _worth(best) < _worth(kept) * SWITCH_GAIN:
+            return kept
+    return best
+
+
+def _worth(plan: Plan) -> float:
+    return plan.speed * (DRAFTING_GAIN if plan.way is Way.STREAM else 1.0)
+
+
+def _gammas(way: Way, most: int) -> Iterable[int]:
+    if way is Way.STREAM:
+        return (0,)
+    return [gamma for gamma in GAMMAS if gamma < most] + [most]
+
+
+def _plan(way: Way, gamma: int, at: Conditions, most_window: int) -> Plan:
+    window = max(min(_window(way, gamma, at), most_window), gamma, 1)
+    speed = expected_speed(way, gamma, at, window=window)
+    # A further draft token pays as long as it brings more, in tokens, than the time for it
+    # brings otherwise. While verdicts are under way that time costs nothing.
+    marginal = (at.draft_s + at.extra_s) * speed if way is Way.SYNC else at.extra_s * speed
+    return Plan(way, gamma, window, min(marginal, 0.95), speed)
+
+
+def _window(way: Way, gamma: int, at: Conditions) -> int:
+    """Enough tokens to keep drafting until a verdict is back, but not beyond hope."""
+    if way in (Way.SYNC, Way.STREAM):
+        return gamma
+    needed = int((at.rtt_s + 2 * at.verify_s) / at.draft_s) + 2 * gamma
+    alive = 1.0
+    for index in range(min(needed, _LONGEST_WINDOW)):
+        alive *= at.alpha(index)
+        if alive < _HOPELESS:
+            return max(index, 2 * gamma)
+    return min(needed, _LONGEST_WINDOW)

@@ -1,0 +1,161 @@
+"""What is known of the draft, the target and the link between them, learnt as it goes."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from edge_client.policy.speed import Conditions
+
+_PROPOSAL_S = 1e-3
+"""What a proposal is taken to cost on its way, whatever its size."""
+
+
+class Average:
+    """A running mean and mean deviation, which forget (Jacobson 1988, as TCP's round-trip time).
+
+    The first values weigh as in a plain mean, later ones `gain`.
+    """
+
+    def __init__(self, gain: float, start: float | None = None) -> None:
+        self._gain = gain
+        self._seen = 0
+        self._mean = start
+        self.spread = 0.0
+        """Mean deviation."""
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None before the first value, if it has no start."""
+        return self._mean
+
+    def add(self, value: float) -> None:
+        """Take a value in."""
+        if self._mean is None or self._seen == 0:
+            self._mean, self._seen = value, 1
+            return
+        self._seen += 1
+        gain = max(self._gain, 1 / self._seen)
+        self.spread += gain * (abs(value - self._mean) - self.spread)
+        self._mean += gain * (value - self._mean)
+
+
+class LinkEstimates:
+    """Times of one draft, one verifier and the link: they outlive a session.
+
+    All in seconds. Nothing here depends on what is being written.
+    """
+
+    def __init__(self) -> None:
+        self.rtt = Average(0.1)
+        self.draft = Average(0.05)
+        self._forwards: deque[tuple[int, float]] = deque(maxlen=32)
+
+    def add_forward(self, examined: int, seconds: float) -> None:
+        """A target forward that examined so many draft tokens, waiting for it included."""
+        self._forwards.append((examined, seconds))
+
+    def add_draft(self, seconds: float) -> None:
+        """A draft token. One that something else delayed counts no more than four."""
+        known = self.draft.value
+        self.draft.add(seconds if known is None else min(seconds, 4 * known))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough to choose by."""
+        return bool(self._forwards) and None not in (self.rtt.value, self.draft.value)
+
+    def forward_times(self) -> tuple[float, float] | None:
+        """Seconds of a forward with one token, and those that each draft token adds.
+
+        A line through the recent forwards, by least squares. None before the first.
+        """
+        if not self._forwards:
+            return None
+        # One forward in ten that something else delayed must not tilt the line.
+        seconds = sorted(s for _, s in self._forwards)
+        most = 3 * seconds[len(seconds) // 2]
+        points = [(n, min(s, most)) for n, s in self._forwards]
+        count = len(points)
+        mean_n = sum(n for n, _ in points) / count
+        mean_s = sum(s for _, s in points) / count
+        spread = sum((n - mean_n) ** 2 for n, _ in points)
+        # Few different lengths tell little: what a batch of a few tokens usually adds, 2 %
+        # of a forward each, weighs as much as a spread of 4.
+        slope = sum((n - mean_n) * (s - mean_s) for n, s in points) + 4 * 0.02 * mean_s
+        slope = min(max(slope / (spread + 4), 0.0), mean_s)
+        return max(mean_s - slope * mean_n, 0.1 * mean_s), slope
+
+
+class Agreement:
+    """How often draft and target agree, by place in the chain, and by how sure the draft is.
+
+    Old tokens weigh less than new ones, so that a text which changes its kind is noticed.
+    """
+
+    PLACES = 16
+    _MEMORY = 0.99
+    _PRIOR = 0.8
+    _PRIOR_WEIGHT = 6.0
+    _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
+
+    def __init__(self) -> None:
+        self._agreed = [0.0] * self.PLACES
+        self._seen = [0.0] * self.PLACES
+        self._sure_agreed = [0.0] * (len(self._EDGES) + 1)
+        self._sure_seen = [0.0] * (len(self._EDGES) + 1)
+
+    def add(self, place: int, confidence: float, agreed: bool) -> None:
+        """Token `place` of a chain, all before which were committed, was decided.
+
+        `confidence` is the draft's own probability of its likeliest token there.
+        """
+        for values in (self._agreed, self._seen, self._sure_agreed, self._sure_seen):
+            for index, value in enumerate(values):
+                values[index] = value * self._MEMORY
+        place = min(place, self.PLACES - 1)
+        step = bisect.bisect(self._EDGES, confidence)
+        self._seen[place] += 1
+        self._sure_seen[step] += 1
+        if agreed:
+            self._agreed[place] += 1
+            self._sure_agreed[step] += 1
+
+    @property
+    def alpha(self) -> float:
+        """Acceptance rate over all places."""
+        weight = self._PRIOR_WEIGHT
+        return (sum(self._agreed) + weight * self._PRIOR) / (sum(self._seen) + weight)
+
+    def alphas(self) -> Sequence[float]:
+        """Acceptance rate by place; where little is known, near that of all places."""
+        whole, weight = self.alpha, self._PRIOR_WEIGHT
+        places = zip(self._agreed, self._seen, strict=True)
+        return [(a + weight * whole) / (s + weight) for a, s in places]
+
+    def chance(self, confidence: float) -> float:
+        """Chance that a token is accepted of whose likeliest alternative the draft is so sure."""
+        step = bisect.bisect(self._EDGES, confidence)
+        weight = self._PRIOR_WEIGHT
+        # A draft's confidence is a fair guess of its acceptance until there is a record.
+        prior = math.sqrt(confidence * self.alpha)
+        return (self._sure_agreed[step] + weight * prior) / (self._sure_seen[step] + weight)
+
+
+def conditions(link: LinkEstimates, agreement: Agreement) -> Conditions | None:
+    """What is known, as the speeds are computed from it; None while it is too little."""
+    times = link.forward_times()
+    rtt, draft = link.rtt.value, link.draft.value
+    if times is None or rtt is None or draft is None:
+        return None
+    forward, extra = times
+    return Conditions(
+        alphas=agreement.alphas(),
+        draft_s=max(draft, 1e-6),
+        verify_s=max(forward, 1e-6),
+        extra_s=extra,
+        rtt_s=max(rtt, 0.0),
+        message_s=_PROPOSAL_S,
+    )

@@ -1,0 +1,102 @@
+"""Expected tokens/s of each way to share the work, from what is known of models and link.
+
+The model: between two disagreements of draft and target nothing is random but where
+the next one comes. So the forwards of such a span, and what each has at hand, follow
+from the times alone, and the chance that a span gets as far as a forward is a product
+of acceptance rates. Speed is the expected tokens of a span over its expected time
+(renewal reward).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+_NEGLIGIBLE = 1e-3
+"""A span that is less likely to go on than this is not followed further."""
+_MOST_FORWARDS = 48
+"""Of one span. With acceptance rates near 1 the rest goes on as the last ones did."""
+
+
+class Way(StrEnum):
+    """How edge and cloud share the work from now on."""
+
+    SYNC = "sync"  # draft, send, wait for the verdict
+    PIPELINE = "pipeline"  # draft on while verdicts are under way; the cloud waits for drafts
+    RUN_AHEAD = "run-ahead"  # draft on, and the cloud does not wait
+    STREAM = "stream"  # no drafts; the cloud does not wait
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What decides the speed. Times in seconds.
+
+    alphas: chance that draft token i of a chain is accepted, if those before it are;
+        the last value holds for all that follow. At least one.
+    draft_s: to draft a token.
+    verify_s: of a target forward with one token, waiting for the model included.
+    extra_s: that each draft token adds to a forward.
+    rtt_s: there and back, without the forward.
+    message_s: that a proposal costs on its way, whatever its size.
+    """
+
+    alphas: Sequence[float]
+    draft_s: float
+    verify_s: float
+    extra_s: float = 0.0
+    rtt_s: float = 0.0
+    message_s: float = 0.0
+
+    def alpha(self, index: int) -> float:
+        """Acceptance rate of draft token `index` of a chain."""
+        return self.alphas[min(index, len(self.alphas) - 1)]
+
+
+def expected_speed(way: Way, gamma: int, conditions: Conditions, *, window: int = 1 << 30) -> float:
+    """Tokens/s of a way with `gamma` tokens in a proposal and `window` beyond the frontier."""
+    if way is Way.STREAM or gamma == 0:
+        return 1.0 / conditions.verify_s
+    if way is Way.SYNC:
+        return _synchronous(gamma, conditions)
+    return _overlapped(gamma, conditions, window, waits=way is Way.PIPELINE)
+
+
+def _synchronous(gamma: int, at: Conditions) -> float:
+    alive = tokens = 1.0
+    for index in range(gamma):
+        alive *= at.alpha(index)
+        tokens += alive
+    forward = at.verify_s + gamma * at.extra_s
+    return tokens / (gamma * at.draft_s + at.message_s + at.rtt_s + forward)
+
+
+def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> float:
+    """Speed where drafting goes on while verdicts are under way."""
+    interval = max(gamma * at.draft_s, at.message_s)
+    # The window lets so many proposals be under way at once.
+    interval = max(interval, (at.rtt_s + at.verify_s + interval) * gamma / max(window, gamma))
+    first = gamma * at.draft_s + at.message_s + at.rtt_s
+    now = 0.0  # since the target's own token, in the cloud
+    done = 0  # tokens committed since then, all of them as drafted
+    alive = 1.0  # that the span has come so far
+    tokens = spent = 0.0
+    for _ in range(_MOST_FORWARDS):
+        arrived = gamma * (1 + int((now - first) / interval)) if now >= first else 0
+        if arrived <= done and waits:
+            now = first + (done // gamma) * interval
+            arrived = gamma * (done // gamma + 1)
+        examined = max(arrived - done, 0)
+        duration = at.verify_s + examined * at.extra_s
+        now += duration
+        ends = 0.0
+        for index in range(examined + 1):
+            tokens += alive
+            stays = alive * at.alpha(done + index)
+            ends += alive - stays
+            alive = stays
+        spent += now * ends
+        done += examined + 1
+        if alive < _NEGLIGIBLE:
+            break
+    return tokens / (spent + alive * now)

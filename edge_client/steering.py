@@ -1,0 +1,201 @@
+"""From what is seen of a session to how it goes on: the policy at work. Reads no clock.
+
+A shell tells what happened and when; the session's state machine is told how to draft,
+and the cloud, through it, how to pace itself. The simulator runs the same object.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from edge_client.options import Mode
+from edge_client.policy.choice import Plan, choose
+from edge_client.policy.estimates import Agreement, LinkEstimates, conditions
+from edge_client.policy.speed import Way
+from specwire.edge_session import Drafting, EdgeSession
+from specwire.limits import Limits
+from specwire.v1 import verifier_pb2 as pb
+
+MOST_GAMMA = 16
+"""Of a proposal, where the user fixed none."""
+_FIRST_GAMMA = 4
+_FIRST_WINDOW = 12
+_RECONSIDER = 8
+"""Verdicts from one choice to the next."""
+PROBE_AFTER = 64
+"""Tokens without drafts, after which a few are drafted to see whether they would help now."""
+PROBE_TOKENS = 8
+
+_WAYS: dict[Mode, tuple[Way, ...]] = {
+    Mode.AUTO: (Way.STREAM, Way.RUN_AHEAD, Way.PIPELINE, Way.SYNC),
+    Mode.SYNC: (Way.SYNC,),
+    Mode.PIPELINE: (Way.PIPELINE,),
+    Mode.RUN_AHEAD: (Way.RUN_AHEAD,),
+}
+
+
+class Steering:
+    """Chooses, for one session, the way and γ, and changes them when another is better.
+
+    Args:
+        machine: the session, whose drafting and pacing this decides.
+        mode: the way that the user fixed, or `auto`.
+        gamma: the user's; with a fixed mode exactly this is used, with `auto` never
+            more. None leaves it to the policy.
+        window: most draft tokens beyond the frontier; None leaves it to the policy.
+        limits: the verifier's.
+        link: what is known of draft, target and link; shared by all sessions on them.
+    """
+
+    def __init__(
+        self,
+        machine: EdgeSession,
+        *,
+        mode: Mode,
+        gamma: int | None,
+        window: int | None,
+        limits: Limits,
+        link: LinkEstimates,
+    ) -> None:
+        self._machine = machine
+        self._ways = _WAYS[mode]
+        self._fixed = gamma if mode is not Mode.AUTO else None
+        self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, limits.chain))
+        self._most_window = max(1, min(window or limits.chain, limits.chain))
+        self._link = link
+        self.agreement = Agreement()
+        self._sent: deque[tuple[pb.Proposal, float]] = deque()
+        self._fresh = True  # the next forward holds the prompt
+        self._verdicts = 0
+        self._committed = 0  # since the plan was made, or the last probe
+        self._probing = False
+        self.plan = self._first_plan()
+        self._apply()
+
+    def _first_plan(self) -> Plan:
+        known = conditions(self._link, self.agreement)
+        if known is not None and self._fixed is None:
+            return self._chosen(None)
+        way = Way.RUN_AHEAD if Way.RUN_AHEAD in self._ways else self._ways[0]
+        gamma = min(self._fixed or _FIRST_GAMMA, self._most_gamma)
+        if self._fixed is not None:
+            gamma = self._most_gamma
+        window = gamma if way is Way.SYNC else max(gamma, min(_FIRST_WINDOW, self._most_window))
+        if self._fixed is not None and way is not Way.SYNC:
+            window = max(gamma, self._most_window)
+        return Plan(way, gamma, window)
+
+    # ------------------------------------------------------------------ events
+
+    def opened(self) -> None:
+        """The session was opened, resumed or rebuilt: what was sent before is void."""
+        self._sent.clear()
+        self._fresh = True
+
+    def sent(self, proposal: pb.Proposal, now: float) -> None:
+        """A proposal left."""
+        self._sent.append((proposal, now))
+
+    def drafted(self, confidence: float, seconds: float | None) -> float:
+        """A token was drafted; returns the chance that it is accepted.
+
+        `seconds` is how long it took, None where that tells nothing.
+        """
+        if seconds is not None:
+            self._link.add_draft(seconds)
+        return self.agreement.chance(confidence)
+
+    def verdict(self, verdict: pb.Verdict, now: float) -> None:
+        """A verdict has come, and the session has taken it."""
+        forward = verdict.forward_us / 1e6
+        queue = verdict.queue_us / 1e6
+        self._hear_of(verdict, forward, queue, now)
+        if not self._fresh:
+            self._link.add_forward(verdict.examined, forward + queue)
+        self._fresh = False
+        compared = self._machine.take_compared()
+        for item in compared:
+            self.agreement.add(item.place, item.confidence, item.agreed)
+        self._verdicts += 1
+        self._committed += verdict.accepted + verdict.HasField("token")
+        self._reconsider()
+
+    def _hear_of(self, verdict: pb.Verdict, forward: float, queue: float, now: float) -> None:
+        """Learn the round trip from the newest proposal that had arrived at the verdict."""
+        heard: tuple[pb.Proposal, float] | None = None
+        while self._sent and self._sent[0][0].number <= verdict.proposal:
+            heard = self._sent.popleft()
+        if heard is None or self._fresh:
+            return
+        proposal, when = heard
+        examined = (
+            proposal.chain == verdict.chain
+            and verdict.start + verdict.examined > proposal.start
+            and len(proposal.tokens) > 0
+        )
+        if examined:  # it was there when the round began
+            self._link.rtt.add(max(now - when - forward - queue, 0.0))
+            return
+        # It arrived while the forward ran, and the next one not yet: the truth lies between.
+        most = now - when
+        least = most - forward
+        if self._sent:
+            least = max(least, now - self._sent[0][1])
+        self._link.rtt.add(max((most + min(max(least, 0.0), most)) / 2, 0.0))
+
+    # ------------------------------------------------------------------ choice
+
+    def _reconsider(self) -> None:
+        if self._fixed is not None:
+            return
+        if self.plan.way is Way.STREAM and not self._probing:
+            if self._committed >= PROBE_AFTER:
+                self._probe()
+            return
+        if self._probing and self._committed < PROBE_TOKENS:
+            return
+        if self.plan.speed > 0 and self._verdicts < _RECONSIDER and not self._probing:
+            return
+        if conditions(self._link, self.agreement) is None:
+            return
+        self._probing = False
+        self._verdicts = self._committed = 0
+        self.plan = self._chosen(self.plan if self.plan.speed > 0 else None)
+        self._apply()
+
+    def _chosen(self, current: Plan | None) -> Plan:
+        known = conditions(self._link, self.agreement)
+        assert known is not None
+        return choose(
+            known,
+            ways=self._ways,
+            most_gamma=self._most_gamma,
+            most_window=self._most_window,
+            current=current,
+        )
+
+    def _probe(self) -> None:
+        self._probing = True
+        self._committed = 0
+        gamma = min(2, self._most_gamma)
+        self.plan = Plan(Way.RUN_AHEAD, gamma, max(gamma, min(_FIRST_WINDOW, self._most_window)))
+        self._apply()
+
+    def _apply(self) -> None:
+        plan = self.plan
+        waits = plan.way in (Way.SYNC, Way.PIPELINE)
+        self._machine.steer(
+            Drafting(
+                plan.gamma,
+                pipeline=plan.way is not Way.SYNC,
+                window=max(plan.window, 1),
+                stop_below=plan.stop_below if plan.way is Way.SYNC else 0.0,
+            ),
+            pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD,
+        )
+
+
+def ways_of(mode: Mode) -> Sequence[Way]:
+    """The ways that a mode may take."""
+    return _WAYS[mode]
