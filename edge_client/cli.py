@@ -7,14 +7,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_client import render
 from edge_client.arguments import credentials_from, options_from, parse
 from edge_client.chat import chat
 from edge_client.client import EdgeClient
 from edge_client.options import GenerateOptions
-from specwire.errors import BadRequest, Draining, LinkError, SpecwireError
+from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -28,15 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = options_from(args)
         draft = None if args.draft == "none" else args.draft
+        notify = render.seldom(render.notice) if args.command == "serve" else render.notice
         client = EdgeClient(
             args.server,
             draft=draft,
             threads=args.threads,
             credentials=credentials_from(args, os.environ),
-            notify=render.notice,
+            notify=notify,
         )
         if args.command == "chat":
             chat(client, options, system=args.system)
+        elif args.command == "serve":
+            _serve(client, args, options, notify)
         else:
             asyncio.run(_generate(client, args, _prompt(args), options))
     except KeyboardInterrupt:
@@ -49,6 +52,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"edge-client: {error}", file=sys.stderr)
         return _exit_code(error)
     return 0
+
+
+def _serve(
+    client: EdgeClient,
+    args: argparse.Namespace,
+    options: GenerateOptions,
+    notify: Callable[[str], None],
+) -> None:
+    try:
+        from edge_client.openai_api.serve import serve
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"serve needs the package {error.name}; install it with: pip install 'specwire[edge]'"
+        ) from error
+    from edge_client.openai_api.settings import ServeSettings, read_key, split_address
+
+    host, port = split_address(args.listen)
+    settings = ServeSettings(
+        host,
+        port,
+        server=args.server,
+        key=read_key(args.api_key_file, os.environ),
+        origins=tuple(args.allow_origin),
+        insecure=args.insecure,
+        sessions=args.sessions,
+    )
+    serve(client, settings, options, notify)
 
 
 def _exit_code(error: SpecwireError) -> int:

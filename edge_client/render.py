@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from edge_client.result import Result, Token
@@ -58,6 +59,24 @@ def notice(line: str) -> None:
     if wants_colour(sys.stderr):
         line = f"{_DIM}{line}{_RESET}"
     print(line, file=sys.stderr, flush=True)
+
+
+def seldom(tell: Callable[[str], None], pause_s: float = 60.0) -> Callable[[str], None]:
+    """`tell`, but a line that was told is not told again for `pause_s`.
+
+    For a process that meets the same trouble with one request after another.
+    """
+    told: dict[str, float] = {}
+
+    def tell_once(line: str) -> None:
+        now = time.monotonic()
+        for old in [text for text, at in told.items() if now - at > pause_s]:
+            del told[old]
+        if line not in told:
+            told[line] = now
+            tell(line)
+
+    return tell_once
 
 
 def summary(result: Result, *, colour: bool) -> str:
