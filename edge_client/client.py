@@ -21,6 +21,7 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from edge_client import retry
+from edge_client.connection import Connector, TargetLink
 from edge_client.credentials import Credentials
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
@@ -28,9 +29,9 @@ from edge_client.draft.models import resolve_draft
 from edge_client.draft.source import DraftRules, DraftSource, ModelSource
 from edge_client.draft.worker import DraftWorker
 from edge_client.generation import DraftSide, Generation, opening_frame
-from edge_client.link import Link
 from edge_client.options import GenerateOptions, Mode
 from edge_client.policy.estimates import LinkEstimates
+from edge_client.remote import RemoteVerifier
 from edge_client.result import Result, Token
 from specwire.edge_session import EdgeSession
 from specwire.errors import BadRequest, SpecwireError, VersionMismatch
@@ -69,7 +70,7 @@ class EdgeClient:
     next, so that the policy chooses better from the start; what it learns of a text is not.
 
     Args:
-        server: HOST:PORT of a verifier.
+        server: HOST:PORT of a verifier, or another way to a target.
         draft: a GGUF file, "builtin:smollm2", "builtin:smollm2-q2", or None for none.
         threads: of the draft model; None lets the machine decide.
         credentials: TLS and token; None for plain text without one.
@@ -78,19 +79,18 @@ class EdgeClient:
 
     def __init__(
         self,
-        server: str,
+        server: str | Connector,
         *,
         draft: str | None = None,
         threads: int | None = None,
         credentials: Credentials | None = None,
         notify: Callable[[str], None] = logger.warning,
     ) -> None:
-        host, colon, port = server.rpartition(":")
-        if not (colon and host and port.isdigit()):
-            raise BadRequest(f"the server must be HOST:PORT, not {server!r}")
-        self._credentials = credentials or Credentials()
-        self._credentials.check(server)
-        self._server = server
+        if isinstance(server, str):
+            server = RemoteVerifier(server, credentials)
+        elif credentials is not None:
+            raise BadRequest("credentials are for a verifier at an address")
+        self._connector = server
         self._draft_spec = draft
         self._threads = threads
         self._notify = notify
@@ -99,7 +99,7 @@ class EdgeClient:
         self._load_lock = threading.Lock()
         self._worker = DraftWorker()
         self._estimates = LinkEstimates()
-        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, TargetLink] = WeakKeyDictionary()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
 
@@ -289,16 +289,17 @@ class EdgeClient:
             prompt_length=len(machine.request.prompt),
             truncation=options.truncation,
         )
-        return ModelSource(LlamaDraft(weights, context=longest, threads=self._threads), rules)
+        draft = LlamaDraft(weights, context=longest, threads=self._threads)
+        return self._connector.place(ModelSource(draft, rules))
 
     # ------------------------------------------------------------------ loops
 
-    def _link(self) -> Link:
-        """The link of the running event loop: a channel can't be shared between loops."""
+    def _link(self) -> TargetLink:
+        """The link of the running event loop."""
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
-            link = self._links[loop] = Link(self._server, self._credentials)
+            link = self._links[loop] = self._connector.link()
         return link
 
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -317,7 +318,7 @@ class EdgeClient:
         link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             await link.close()
-        await asyncio.to_thread(self._close_draft)
+        await asyncio.to_thread(self._close_models)
 
     def close(self) -> None:
         """Close what `generate` used, and the draft."""
@@ -329,10 +330,11 @@ class EdgeClient:
             thread.join()
             loop.close()
             self._own_loop = self._own_thread = None
-        self._close_draft()
+        self._close_models()
 
-    def _close_draft(self) -> None:
+    def _close_models(self) -> None:
         self._worker.close()
+        self._connector.close()
         with self._load_lock:
             if self._weights is not None:
                 self._weights.close()
@@ -361,7 +363,7 @@ class EdgeClient:
         await self.aclose()
 
 
-async def _wind_up(link: Link | None) -> None:
+async def _wind_up(link: TargetLink | None) -> None:
     """Cancel what still runs on this loop, so that nobody waits for it for ever."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

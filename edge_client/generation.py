@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edge_client import retry
+from edge_client.connection import TargetLink, TargetStream
 from edge_client.draft.source import Drafted, DraftSource
 from edge_client.draft.worker import DraftEvents, DraftRun, DraftWorker
-from edge_client.link import Link, Stream, StreamEnded
+from edge_client.link import StreamEnded
 from edge_client.options import GenerateOptions, Mode
 from edge_client.policy.estimates import LinkEstimates
 from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
@@ -57,7 +58,7 @@ class Generation:
 
     def __init__(
         self,
-        link: Link,
+        link: TargetLink,
         opening: pb.Open,
         options: GenerateOptions,
         *,
@@ -190,10 +191,10 @@ class Generation:
 
     # ------------------------------------------------------------ connecting
 
-    async def _connect(self, stack: contextlib.AsyncExitStack) -> tuple[Stream, pb.Opened]:
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> tuple[TargetStream, pb.Opened]:
         """A stream whose session is open, with bounded attempts."""
 
-        async def attempt() -> tuple[Stream, pb.Opened]:
+        async def attempt() -> tuple[TargetStream, pb.Opened]:
             async with contextlib.AsyncExitStack() as trial:
                 stream = await trial.enter_async_context(self._stream())
                 frame = await stream.receive()
@@ -209,7 +210,7 @@ class Generation:
             lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
         )
 
-    def _stream(self) -> contextlib.AbstractAsyncContextManager[Stream]:
+    def _stream(self) -> contextlib.AbstractAsyncContextManager[TargetStream]:
         machine = self._machine
         if machine.opened and not self._lost_session:
             return self._link.decode(pb.EdgeFrame(resume=machine.resume_frame()))
@@ -334,7 +335,7 @@ class Generation:
         self._machine.stop_drafting()
         self._pump()
 
-    async def _write(self, stream: Stream, outgoing: asyncio.Queue[pb.Proposal]) -> None:
+    async def _write(self, stream: TargetStream, outgoing: asyncio.Queue[pb.Proposal]) -> None:
         # A broken stream also ends the reading side, which knows what to do about it.
         with contextlib.suppress(SpecwireError):
             while True:

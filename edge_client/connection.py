@@ -1,0 +1,62 @@
+"""What a client asks of the way to its target, wherever that is: in the cloud or on this device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from edge_client.draft.source import DraftSource
+from specwire.v1 import verifier_pb2 as pb
+
+
+class TargetStream(Protocol):
+    """One session's frames, up and down, counted in bytes of payload that left this device."""
+
+    bytes_up: int
+    bytes_down: int
+
+    async def send(self, frame: pb.EdgeFrame) -> None:
+        """Send a frame.
+
+        Raises:
+            SpecwireError: the stream has broken or was refused.
+        """
+
+    async def receive(self) -> pb.CloudFrame | None:
+        """The next frame; None when the session has ended in order.
+
+        Raises:
+            SpecwireError: the stream has broken or was refused.
+        """
+
+
+class TargetLink(Protocol):
+    """A way to a target. Belongs to one event loop."""
+
+    async def describe(self) -> pb.DescribeResponse:
+        """What the target is; also the check that it can be reached."""
+
+    def decode(self, first: pb.EdgeFrame) -> AbstractAsyncContextManager[TargetStream]:
+        """A session's stream, begun with `first`; over on leaving."""
+
+    def generate(self, opening: pb.Open) -> AbstractAsyncContextManager[TargetStream]:
+        """A plain token stream; over on leaving."""
+
+    def leave(self, session_id: bytes) -> None:
+        """Have a session closed, without waiting for it; best effort."""
+
+    async def close(self) -> None:
+        """Give back what the link holds."""
+
+
+class Connector(Protocol):
+    """Makes links, and owns what they share. Used from any thread and event loop."""
+
+    def link(self) -> TargetLink:
+        """A link for the running event loop."""
+
+    def place(self, source: DraftSource) -> DraftSource:
+        """The source, made to draft where it does not get in the target's way."""
+
+    def close(self) -> None:
+        """Give back what the links share; they are closed already."""
