@@ -1,7 +1,7 @@
 """The `cloud-verifier` command.
 
 Exit codes: 0 stopped as asked, 1 a model, file or address can't be used, 2 wrong
-arguments or settings, 130 interrupted before it was ready.
+arguments or settings, 130 and 143 stopped by SIGINT and SIGTERM before it was ready.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cloud_verifier import logs
 from cloud_verifier.configuration import Loaded, load_settings
+from cloud_verifier.interrupts import leaving_on_signals
 from cloud_verifier.options import OPTIONS, Option
 from cloud_verifier.settings import check_exposure, log_level_number
 from cloud_verifier.tokens import add_token, read_tokens, revoke_token
@@ -48,16 +49,17 @@ def _serve(args: argparse.Namespace) -> int:
     except BadRequest as error:
         print(f"cloud-verifier: {error}", file=sys.stderr)
         return EXIT_USAGE
-    # What follows takes seconds to import, and needs packages that `token` does not.
-    from cloud_verifier import serve
-
     settings = loaded.settings
-    logs.configure(settings.log_format, log_level_number(settings))
-    print(loaded.describe(), file=sys.stderr)
-    if warning is not None:
-        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
-    access = serve.access_of(settings)  # before the model, which takes longer to load
-    asyncio.run(serve.serve(settings, serve.load(settings), access))
+    with leaving_on_signals():
+        logs.configure(settings.log_format, log_level_number(settings))
+        print(loaded.describe(), file=sys.stderr)
+        if warning is not None:
+            print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+        # This takes seconds to import, and needs packages that `token` does not.
+        from cloud_verifier import serve
+
+        access = serve.access_of(settings)  # before the model, which takes longer to load
+        asyncio.run(serve.serve(settings, serve.load(settings), access))
     return 0
 
 

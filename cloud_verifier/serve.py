@@ -85,6 +85,11 @@ async def serve(settings: Settings, target: Target, access: Access) -> None:
     Raises:
         BadRequest: an address can't be used.
     """
+    async with _signals(access) as stop:
+        await _serve(settings, target, access, stop)
+
+
+async def _serve(settings: Settings, target: Target, access: Access, stop: asyncio.Event) -> None:
     with _watching(settings, target) as (observer, metrics):
         server = VerifierServer(
             target.backend,
@@ -97,16 +102,15 @@ async def serve(settings: Settings, target: Target, access: Access) -> None:
         if metrics is not None:
             metrics.watch_sessions(lambda: server.sessions, lambda: server.attached)
         await server.start()
-        async with _signals(access) as stop:
-            print(
-                f"ready on {server.address}: {target.backend.name}, "
-                f"{len(target.backend.vocabulary)} tokens, context {target.backend.context}",
-                flush=True,
-            )
-            await stop.wait()
-            print("stopping: open sessions can be resumed elsewhere", file=sys.stderr, flush=True)
-            _leave_after(settings.grace_s + _OVERTIME_S)
-            await server.stop(settings.grace_s)
+        print(
+            f"ready on {server.address}: {target.backend.name}, "
+            f"{len(target.backend.vocabulary)} tokens, context {target.backend.context}",
+            flush=True,
+        )
+        await stop.wait()
+        print("stopping: open sessions can be resumed elsewhere", file=sys.stderr, flush=True)
+        _leave_after(settings.grace_s + _OVERTIME_S)
+        await server.stop(settings.grace_s)
 
 
 @contextlib.contextmanager
