@@ -16,10 +16,10 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.security import Access
 from cloud_verifier.sessions import LiveSession, Outbox
 from cloud_verifier.status import reporting
-from specwire import __version__
 from specwire.cloud_session import CloudSession
 from specwire.errors import BadRequest, Draining, SpecwireError
-from specwire.limits import PROTOCOL_VERSIONS, Limits
+from specwire.limits import Limits
+from specwire.opening import check_length, describe, prompt_ids
 from specwire.ports import PromptEncoder, TargetBackend
 from specwire.request import check_version, read_open
 from specwire.v1 import verifier_pb2 as pb
@@ -29,9 +29,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 OPENING_S = 30.0
 """How long a new stream may be silent."""
-
-BYTES_A_TOKEN = 32
-"""Text longer than the longest prompt times this is refused before it is tokenized."""
 
 
 class VerifierService(rpc.VerifierServicer):
@@ -73,29 +70,7 @@ class VerifierService(rpc.VerifierServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         """What this verifier serves."""
-        vocabulary = self._vocabulary
-        info = pb.VocabularyInfo(
-            size=len(vocabulary),
-            fingerprint=vocabulary.fingerprint,
-            end_ids=sorted(vocabulary.end_ids),
-        )
-        if vocabulary.bos_id is not None:
-            info.bos_id = vocabulary.bos_id
-        return pb.DescribeResponse(
-            protocol_versions=PROTOCOL_VERSIONS,
-            model=self._name,
-            vocabulary=info,
-            limits=self._limits.to_proto(),
-            modes=[pb.VERIFICATION_MODE_REJECTION, pb.VERIFICATION_MODE_COUPLED],
-            pacings=[pb.PACING_WAIT, pb.PACING_RUN_AHEAD],
-            codecs=[pb.Q_CODEC_POINT, pb.Q_CODEC_SPARSE, pb.Q_CODEC_DENSE],
-            sampling=pb.SamplingFeatures(
-                top_k=True, top_p=True, min_p=True, penalties=True, logprobs=True
-            ),
-            chat=self._encoder.has_chat_template,
-            chat_template_digest=self._encoder.chat_template_digest,
-            server_version=__version__,
-        )
+        return describe(self._name, self._vocabulary, self._encoder, self._limits)
 
     async def Decode(
         self, request_iterator: AsyncIterator[pb.EdgeFrame], context: Context
@@ -183,7 +158,7 @@ class VerifierService(rpc.VerifierServicer):
 
     async def _open(self, caller: str, frame: pb.Open) -> tuple[LiveSession, pb.Opened]:
         self._admit(caller)
-        self._check_length(frame)
+        check_length(frame, self._limits)
         check_version(frame.protocol_version)
         with_prompt = frame.WhichOneof("prompt") != "ids"
         session = self._sessions.find_opened(caller, frame.open_key)
@@ -193,7 +168,7 @@ class VerifierService(rpc.VerifierServicer):
                     f"open_key has {len(frame.open_key)} bytes; it must be 16 random bytes or empty"
                 )
             async with self._encoding:
-                prompt = await asyncio.to_thread(self._encode, frame)
+                prompt = await asyncio.to_thread(prompt_ids, frame, self._encoder)
             request = read_open(
                 frame,
                 prompt,
@@ -209,29 +184,6 @@ class VerifierService(rpc.VerifierServicer):
             state = CloudSession(request, self._vocabulary, self._limits)
             session = self._sessions.add(caller, state, frame.open_key)
         return session, session.state.opened(session.id, self._name, with_prompt=with_prompt)
-
-    def _check_length(self, frame: pb.Open) -> None:
-        """Refuse text that can't fit before a tokenizer spends time on it."""
-        size = len(frame.text.encode()) + sum(len(m.content.encode()) for m in frame.chat.messages)
-        tokens = min(self._limits.prompt or self._limits.context, self._limits.context)
-        if size > tokens * BYTES_A_TOKEN:
-            raise BadRequest(
-                f"the prompt's text has {size} bytes, too much for the {tokens} tokens that a "
-                "prompt may have here; shorten it"
-            )
-
-    def _encode(self, frame: pb.Open) -> list[int]:
-        kind = frame.WhichOneof("prompt")
-        if kind == "ids":
-            return list(frame.ids.ids)
-        if kind == "text":
-            return self._encoder.encode_text(frame.text)
-        if kind == "chat":
-            messages = [(m.role, m.content) for m in frame.chat.messages]
-            if not messages:
-                raise BadRequest("chat holds no messages; send at least one")
-            return self._encoder.encode_chat(messages)
-        raise BadRequest("Open has no prompt; send ids, text or chat")
 
     def _admit(self, caller: str) -> None:
         """Raise `Draining` or `Exhausted` if nothing may begin now, for this caller or anyone."""
