@@ -76,25 +76,24 @@ class LogprobTrail:
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
-        self._waiting: deque[tuple[int, TokenEntry]] = deque()  # first byte, entry
-        self._bytes = 0  # of all tokens so far
-        self._out = 0  # bytes of text that is out
-        self._characters = 0  # of all whole characters so far
+        self._waiting: deque[TokenEntry] = deque()
+        self._out = 0  # characters of text that is out
+        self._characters = 0  # whole ones of all tokens so far
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: Token) -> list[TokenEntry]:
         """Take a token as it is delivered; returns the entries that go with its text."""
         if token.id is not None:
             self._note(token.id, token)
-        self._out += len(token.text.encode())
+        self._out += len(token.text)
         released = []
-        while self._waiting and self._waiting[0][0] < self._out:
-            released.append(self._waiting.popleft()[1])
+        while self._waiting and self._waiting[0].offset < self._out:
+            released.append(self._waiting.popleft())
         return released
 
     def finish(self, *, by_stop_string: bool) -> list[TokenEntry]:
         """The entries left at the end; those of tokens inside a stop string are dropped."""
-        left = [] if by_stop_string else [entry for _, entry in self._waiting]
+        left = [] if by_stop_string else list(self._waiting)
         self._waiting.clear()
         return left
 
@@ -103,9 +102,13 @@ class LogprobTrail:
         if token.logprob is not None and id_ not in self._names.end_ids:
             own = self._names.alternative(id_, token.logprob.logprob)
             top = tuple(self._names.alternative(i, p) for i, p in token.logprob.top)
-            self._waiting.append((self._bytes, TokenEntry(own, top, self._characters)))
-        self._bytes += len(piece)
+            offset = self._characters + self._broken_by(piece)
+            self._waiting.append(TokenEntry(own, top, offset))
         self._characters += len(self._decoder.decode(piece))
+
+    def _broken_by(self, piece: bytes) -> bool:
+        # The beginning of a character that does not go on becomes one of its own, U+FFFD.
+        return bool(piece and self._decoder.getstate()[0]) and piece[0] & 0xC0 != 0x80
 
 
 def chat_logprobs(entries: Sequence[TokenEntry]) -> dict[str, object]:
