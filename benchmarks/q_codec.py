@@ -15,7 +15,7 @@ from benchmarks.pair import DRAFTS, PROMPTS, TARGET
 from cloud_verifier.backends.load import Target, load_target
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
-from edge_client.draft.models import resolve_draft
+from edge_client.draft.models import resolve_model
 from specwire.acceptance import coupled_noise, coupled_tokens
 from specwire.codec import encode_q
 from specwire.ports import Step
@@ -31,7 +31,7 @@ def run(*, tokens: int = 120) -> list[dict[str, Any]]:
     target = load_target(TARGET, dtype="bfloat16", threads=1)
     rows = []
     for draft, spec in DRAFTS.items():
-        with LlamaWeights(resolve_draft(spec, print)) as weights:
+        with LlamaWeights(resolve_model(spec, print)) as weights:
             positions: list[dict[str, float]] = []
             for prompt in PROMPTS.values():
                 positions += _along(target, weights, prompt, tokens)

@@ -39,7 +39,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"specwire {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    generate = _command(commands, "generate", "continue a prompt, or answer it with --chat")
+    _add_output(_command(commands, "generate", "continue a prompt, or answer it with --chat"))
+    _command(commands, "chat", "talk with the target, line by line")
+    _add_local(commands)
+    _add_serve(commands)
+    return parser.parse_args(argv)
+
+
+def _add_output(generate: argparse.ArgumentParser) -> None:
     generate.add_argument(
         "prompt", nargs="?", help="text; read from standard input if absent or '-'"
     )
@@ -56,9 +63,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="in the JSON object, each token's log-probability and the N likeliest",
     )
     generate.add_argument("--quiet", action="store_true", help="no account at the end")
-    _command(commands, "chat", "talk with the target, line by line")
-    _add_serve(commands)
-    return parser.parse_args(argv)
 
 
 def _command(
@@ -70,29 +74,58 @@ def _command(
     return parser
 
 
+def _add_local(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _parser(commands, "local", "as generate, with the target on this machine too")
+    parser.add_argument(
+        "--target", required=True, metavar="MODEL", help="a GGUF file, or builtin:smollm2"
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="most tokens of prompt and output (default: 4096, or what the target has)",
+    )
+    _add_draft(parser, "of each model; they take turns (default: fast cores)")
+    _add_output(parser)
+    parser.add_argument("--system", help="a system message, with --chat")
+    _add_generation(parser.add_argument_group("how to draft and verify"))
+    _add_sampling(parser.add_argument_group("how to draw"))
+    parser.set_defaults(mode=Mode.SYNC)
+
+
 def _models_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
 ) -> argparse.ArgumentParser:
     """A command that brings a verifier and a draft together."""
-    parser = commands.add_parser(
+    parser = _parser(commands, name, about)
+    parser.add_argument(
+        "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="default: %(default)s"
+    )
+    _add_draft(parser, "of the draft model (default: fast cores)")
+    _add_credentials(parser.add_argument_group("how to reach the verifier safely"))
+    _add_generation(parser.add_argument_group("how to draft and verify"))
+    return parser
+
+
+def _parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name,
         help=about,
         description=about[0].upper() + about[1:] + ".",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="default: %(default)s"
-    )
+
+
+def _add_draft(parser: argparse.ArgumentParser, threads: str) -> None:
     parser.add_argument(
         "--draft",
         default=DEFAULT_DRAFT,
         help="a GGUF file, builtin:smollm2, builtin:smollm2-q2, or none (default: %(default)s)",
     )
-    parser.add_argument("--threads", type=int, help="of the draft model (default: fast cores)")
-    _add_credentials(parser.add_argument_group("how to reach the verifier safely"))
-    _add_generation(parser.add_argument_group("how to draft and verify"))
-    return parser
+    parser.add_argument("--threads", type=int, help=threads)
 
 
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

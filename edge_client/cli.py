@@ -27,15 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         options = options_from(args)
-        draft = None if args.draft == "none" else args.draft
         notify = render.seldom(render.notice) if args.command == "serve" else render.notice
-        client = EdgeClient(
-            args.server,
-            draft=draft,
-            threads=args.threads,
-            credentials=credentials_from(args, os.environ),
-            notify=notify,
-        )
+        client = _client(args, notify)
         if args.command == "chat":
             chat(client, options, system=args.system)
         elif args.command == "serve":
@@ -52,6 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"edge-client: {error}", file=sys.stderr)
         return _exit_code(error)
     return 0
+
+
+def _client(args: argparse.Namespace, notify: Callable[[str], None]) -> EdgeClient:
+    draft = None if args.draft == "none" else args.draft
+    if args.command == "local":
+        return EdgeClient.local(
+            args.target, draft=draft, threads=args.threads, context=args.context, notify=notify
+        )
+    return EdgeClient(
+        args.server,
+        draft=draft,
+        threads=args.threads,
+        credentials=credentials_from(args, os.environ),
+        notify=notify,
+    )
 
 
 def _serve(

@@ -25,7 +25,7 @@ from edge_client.connection import Connector, TargetLink
 from edge_client.credentials import Credentials
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
-from edge_client.draft.models import resolve_draft
+from edge_client.draft.models import resolve_model
 from edge_client.draft.source import DraftRules, DraftSource, ModelSource
 from edge_client.draft.worker import DraftWorker
 from edge_client.generation import DraftSide, Generation, opening_frame
@@ -102,6 +102,43 @@ class EdgeClient:
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, TargetLink] = WeakKeyDictionary()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
+
+    @classmethod
+    def local(
+        cls,
+        target: str,
+        *,
+        draft: str | None = None,
+        threads: int | None = None,
+        context: int | None = None,
+        notify: Callable[[str], None] = logger.warning,
+    ) -> Self:
+        """A client whose target runs on this machine too, in llama.cpp, without a network.
+
+        Both models take turns on the same cores, so `Mode.SYNC` suits it best.
+
+        Args:
+            target: a GGUF file, or "builtin:smollm2". Loaded by the first that needs it.
+            draft: as for a client of a verifier.
+            threads: of each model; None lets the machine decide.
+            context: most tokens of prompt and output; None for 4096, or fewer where the
+                target was trained for fewer.
+            notify: as for a client of a verifier.
+
+        Raises:
+            BadRequest: `threads` or `context` is below 1.
+        """
+        from edge_client.local.device import TargetDevice
+        from edge_client.local.pair import OnDevicePair
+
+        device = TargetDevice(
+            target,
+            threads=threads,
+            context=context,
+            drafted_for=draft is not None,
+            progress=notify,
+        )
+        return cls(OnDevicePair(device), draft=draft, threads=threads, notify=notify)
 
     # ------------------------------------------------------------ generating
 
@@ -269,7 +306,7 @@ class EdgeClient:
                 raise self._draft_error
             if self._weights is None:
                 try:
-                    path = resolve_draft(self._draft_spec or "", self._notify)
+                    path = resolve_model(self._draft_spec or "", self._notify)
                     self._weights = LlamaWeights(path)
                 except SpecwireError as error:
                     self._draft_error = error

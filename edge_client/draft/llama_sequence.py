@@ -199,7 +199,7 @@ class LlamaSequence:
         try:
             self._check_rows(len(wanted), rows)
             self._check_room(len(wanted))
-            same = _common_prefix(self.tokens, wanted)
+            same = common_prefix(self.tokens, wanted)
             current = self._current
             if (
                 same == len(wanted) == len(self.tokens)
@@ -379,7 +379,8 @@ class LlamaSequence:
         return self._context
 
 
-def _common_prefix(held: list[int], wanted: list[int]) -> int:
+def common_prefix(held: list[int], wanted: list[int]) -> int:
+    """How many first tokens two sequences share."""
     shorter = min(len(held), len(wanted))
     if held[:shorter] == wanted[:shorter]:
         return shorter

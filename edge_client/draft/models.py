@@ -1,4 +1,4 @@
-"""From what a user writes after `--draft` to a GGUF file on this machine."""
+"""From what a user writes after `--draft` or `--target` to a GGUF file on this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _QUANTISE_BYTES_S = 60e6  # measured 200e6 on two desktop cores; phones are slow
 _STALE_S = 3600.0
 
 
-def resolve_draft(spec: str, progress: Callable[[str], None]) -> Path:
-    """The GGUF file that `spec` names.
+def resolve_model(spec: str, progress: Callable[[str], None], *, role: str = "draft") -> Path:
+    """The GGUF file that `spec` names; `role` is what messages call the model.
 
     `builtin:NAME` is a model that comes as a Python package, `builtin:NAME-q2` the same
     requantised to Q2_K (made once, then taken from the user's cache folder), anything
@@ -35,10 +35,10 @@ def resolve_draft(spec: str, progress: Callable[[str], None]) -> Path:
         return builtin_path(name)
     path = _expand(spec)
     if path.is_dir():
-        raise ModelError(f"the draft model {path} is a folder; give the path of a GGUF file in it")
+        raise ModelError(f"the {role} model {path} is a folder; give the path of a GGUF file in it")
     if not path.is_file():
         raise ModelError(
-            f"no draft model at {path}; give the path of a GGUF file, "
+            f"no {role} model at {path}; give the path of a GGUF file, "
             f"or {BUILTIN_PREFIX}smollm2 for the built-in one"
         )
     return path

@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
-from edge_client.draft.models import cache_folder, requantised, resolve_draft
+from edge_client.draft.models import cache_folder, requantised, resolve_model
 from specwire.builtin import builtin_path
 from specwire.errors import ModelError
 from tests.support.tiny_models import write_tiny_gguf
@@ -36,34 +36,34 @@ def works(path: Path) -> bool:
 
 
 def test_a_path(source: Path) -> None:
-    assert resolve_draft(str(source), nothing) == source
+    assert resolve_model(str(source), nothing) == source
 
 
 def test_home_folder(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(source.parent))
     monkeypatch.setenv("USERPROFILE", str(source.parent))
-    assert resolve_draft("~/tiny.gguf", nothing) == source
+    assert resolve_model("~/tiny.gguf", nothing) == source
 
 
 def test_missing_path_names_it_and_the_cure(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no draft model at .*gone\.gguf; give the path"):
-        resolve_draft(str(tmp_path / "gone.gguf"), nothing)
+        resolve_model(str(tmp_path / "gone.gguf"), nothing)
 
 
 def test_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a folder"):
-        resolve_draft(str(tmp_path), nothing)
+        resolve_model(str(tmp_path), nothing)
 
 
 @pytest.mark.parametrize("spec", ["builtin:nosuch", "builtin:nosuch-q2", "builtin:"])
 def test_unknown_builtin(spec: str) -> None:
     with pytest.raises(ModelError, match="unknown built-in model"):
-        resolve_draft(spec, nothing)
+        resolve_model(spec, nothing)
 
 
 @pytest.mark.real
 def test_builtin() -> None:
-    assert resolve_draft("builtin:smollm2", nothing) == builtin_path("smollm2")
+    assert resolve_model("builtin:smollm2", nothing) == builtin_path("smollm2")
 
 
 @pytest.mark.real
@@ -71,13 +71,13 @@ def test_builtin() -> None:
 def test_builtin_q2_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECWIRE_CACHE", str(tmp_path / "cache"))
     lines: list[str] = []
-    path = resolve_draft("builtin:smollm2-q2", lines.append)
+    path = resolve_model("builtin:smollm2-q2", lines.append)
     assert path.parent == tmp_path / "cache"
     assert len(lines) == 1
     assert lines[0].startswith("requantising SmolLM2-135M-Instruct.Q4_1.gguf to Q2_K once, about")
     assert path.stat().st_size < builtin_path("smollm2").stat().st_size
     made_at = path.stat().st_mtime_ns
-    assert resolve_draft("builtin:smollm2-q2", nothing) == path
+    assert resolve_model("builtin:smollm2-q2", nothing) == path
     assert path.stat().st_mtime_ns == made_at
     with LlamaWeights(path) as made, LlamaWeights(builtin_path("smollm2")) as original:
         assert made.vocabulary.fingerprint == original.vocabulary.fingerprint
