@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cloud_verifier.backends import host_memory
 from cloud_verifier.backends.llama_cpp_cells import Line, SharedCells
 from cloud_verifier.backends.llama_cpp_context import (
     BATCH,
@@ -70,11 +71,13 @@ class LlamaCppBackend:
             dtype: format of keys and values; see `cache_type`.
             context: lowers the most tokens that a sequence may hold.
             kv_memory: bytes for keys and values of all sequences; None for eight
-                sequences of full length, or 1 GiB if that is less.
+                sequences of full length, or 1 GiB if that is less, or most of the free
+                memory of a CPU.
             threads: CPU threads; None for one on each CPU that this process may use.
 
         Raises:
-            ModelError: the model can't be run this way, or `kv_memory` is too small.
+            ModelError: the model can't be run this way, or `kv_memory` is too small, or more
+                than there is.
         """
         if context is not None and context < 1:
             raise ModelError(f"a context of {context} tokens holds nothing; give at least 1")
@@ -217,8 +220,14 @@ class LlamaCppBackend:
         )
 
     def _cells(self, context: int, kv_memory: int | None) -> int:
+        free = None if self._model.on_gpu else host_memory.free_bytes()
         if kv_memory is None:
-            return max(1, min(8 * context, _DEFAULT_MEMORY // self.bytes_per_token))
+            most = (
+                _DEFAULT_MEMORY
+                if free is None
+                else min(_DEFAULT_MEMORY, int(host_memory.SHARE * free))
+            )
+            return max(1, min(8 * context, most // self.bytes_per_token))
         # More than this can't be used, and llama.cpp takes 32 bits.
         most = min(context * most_sequences(self._model.width), (1 << 31) - BATCH)
         cells = min(kv_memory // self.bytes_per_token, most)
@@ -227,6 +236,7 @@ class LlamaCppBackend:
                 f"{kv_memory} bytes of cache hold not even one token, which takes "
                 f"{self.bytes_per_token}; give more KV memory"
             )
+        host_memory.check_room(cells * self.bytes_per_token, free=free)
         return cells
 
 

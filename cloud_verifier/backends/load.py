@@ -52,8 +52,8 @@ def load_target(
             without a number spreads a large model over all GPUs.
         context: most tokens of a sequence, if less than the model allows.
         kv_memory: bytes for keys and values of all sequences; None for most of what is
-            free on the GPUs, or on a CPU for eight sequences of full length; for
-            llama_cpp 1 GiB if that is less.
+            free on the GPUs, or on a CPU for eight sequences of full length, or most of
+            the free memory if that is less; for llama_cpp 1 GiB if that is less.
         quantization: of a full-precision checkpoint while it is loaded: "bnb-int8",
             "bnb-nf4", "quanto-int8" or "quanto-int4", each of which needs its package.
         threads: CPU threads; of torch for the whole process, and None leaves them.

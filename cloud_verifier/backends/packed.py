@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from cloud_verifier.backends import host_memory
 from cloud_verifier.backends.architecture import check_architecture, context_limit, token_width
 from cloud_verifier.backends.blocks import BlockPool, BlockTable
 from cloud_verifier.backends.paged_attention import (
@@ -59,10 +60,12 @@ class PackedBackend:
             name: for people and logs.
             context: lowers the most tokens that a sequence may hold.
             kv_memory: bytes for keys and values of all sequences; None for most of what
-                is free on the GPUs, or on a CPU for eight sequences of full length.
+                is free on the GPUs, or on a CPU for eight sequences of full length, or
+                most of the free memory if that is less.
 
         Raises:
-            ModelError: the model can't be run this way, or `kv_memory` is too small.
+            ModelError: the model can't be run this way, or `kv_memory` is too small, or more
+                than there is.
         """
         check_architecture(model.config, type(model))
         if context is not None and context < 1:
@@ -361,9 +364,16 @@ class PackedBackend:
 
     def _blocks(self, context: int, kv_memory: int | None) -> int:
         of_one = -(-context // BLOCK)
-        if kv_memory is None and self._device.type != "cuda":
+        if self._device.type == "cpu":
+            free = host_memory.free_bytes()
+            if kv_memory is not None:
+                host_memory.check_room(kv_memory, free=free)
+            else:
+                room = 8 * of_one * BLOCK * self.bytes_per_token
+                kv_memory = room if free is None else min(room, int(host_memory.SHARE * free))
+        elif kv_memory is None and self._device.type != "cuda":
             return 8 * of_one
-        if kv_memory is None:
+        elif kv_memory is None:
             devices = {p.device for p in self._model.parameters() if p.device.type == "cuda"}
             free = sum(torch.cuda.mem_get_info(device)[0] for device in devices)
             kv_memory = int(_GPU_SHARE * free)
