@@ -294,8 +294,8 @@ def test_pages_of_other_origins_are_refused(served: Served) -> None:
 
 def test_pages_of_named_origins_may_come(verifier: VerifierThread, tmp_path: Path) -> None:
     args = ("--server", verifier.address, "--draft", "none")
-    args = (*args, "--allow-origin", "http://localhost:3000", "--allow-origin", "app://notes")
-    with endpoint(tmp_path / "log", *args, SPECWIRE_API_KEY="key") as served:
+    pages = ("--allow-origin", "http://localhost:3000", "--allow-origin", "app://notes")
+    with endpoint(tmp_path / "log", *args, *pages, SPECWIRE_API_KEY="key") as served:
         for origin in ("http://localhost:3000", "app://notes"):
             preflight = {
                 "Origin": origin,

@@ -36,8 +36,7 @@ def served(verifier: VerifierThread, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("openai")
     draft = write_tiny_gguf(folder / "near.gguf", chat_template=CHAT_TEMPLATE, noise=0.05)
     args = ("--server", verifier.address, "--draft", str(draft), "--mode", "sync")
-    args = (*args, "--verification", "coupled")
-    with endpoint(folder / "log", *args) as served:
+    with endpoint(folder / "log", *args, "--verification", "coupled") as served:
         yield served
 
 
