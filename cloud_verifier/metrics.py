@@ -161,8 +161,10 @@ class Metrics:
         self._stale.inc(tokens)
 
     def refused(self, error: SpecwireError) -> None:
-        """Count an error by its code."""
+        """Count an error by its code; faults of the service itself have none."""
         name = pb.ErrorCode.Name(error.code).removeprefix("ERROR_CODE_").lower()
+        if error.code == pb.ERROR_CODE_UNSPECIFIED:
+            name = "internal"
         self._refused.labels(name).inc()
         if isinstance(error, Unauthenticated):
             self._unauthenticated.inc()

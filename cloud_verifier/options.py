@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -23,9 +22,13 @@ Read = Callable[[str], Any]
 """From what a person wrote to the value; ValueError says what it must be."""
 
 
+MOST = 1_000_000_000
+"""Of a count, as the protocol can announce it, and of seconds, as timers can wait."""
+
+
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text) or int(text) < 1:
-        raise ValueError("a whole number, 1 or more")
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MOST:
+        raise ValueError(f"a whole number, 1 or more and at most {MOST}")
     return int(text)
 
 
@@ -34,8 +37,8 @@ def _positive(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError("a number greater than 0")
+    if not 0 < value <= MOST:
+        raise ValueError(f"a number greater than 0 and at most {MOST}")
     return value
 
 
@@ -44,8 +47,8 @@ def _not_negative(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError("a number, 0 or more")
+    if not 0 <= value <= MOST:
+        raise ValueError(f"a number, 0 or more and at most {MOST}")
     return value
 
 

@@ -39,9 +39,9 @@ async def reporting(
         if isinstance(error, grpc.aio.AbortError):
             raise
         logger.exception("a call failed unexpectedly")
-        await context.abort(
-            grpc.StatusCode.INTERNAL, "the verifier failed unexpectedly; see its log"
-        )
+        fault = SpecwireError("the verifier failed unexpectedly; see its log")
+        observer.refused(fault)
+        await context.abort(fault.status, str(fault))
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: SpecwireError) -> None:

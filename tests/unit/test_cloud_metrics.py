@@ -18,7 +18,7 @@ from cloud_verifier.backends.blocks import BlockPool
 from cloud_verifier.metrics import Metrics, MetricsEndpoint
 from cloud_verifier.observe import SILENT, Observer, Round, all_of
 from cloud_verifier.tracing import Traces
-from specwire.errors import BadRequest, Exhausted, Unauthenticated
+from specwire.errors import BadRequest, Exhausted, SpecwireError, Unauthenticated
 from specwire.v1 import verifier_pb2 as pb
 
 SESSION = bytes(range(0xA0, 0xB0))
@@ -94,10 +94,12 @@ def test_drafts_and_refusals_are_counted(metrics: Metrics):
     metrics.drafts_stale(3)
     metrics.refused(Exhausted("full"))
     metrics.refused(Unauthenticated("who?"))
+    metrics.refused(SpecwireError("a fault of ours"))
     assert value(metrics, "specwire_draft_received_total") == 7
     assert value(metrics, "specwire_draft_stale_total") == 3
     assert value(metrics, "specwire_refused_total", code="exhausted") == 1
     assert value(metrics, "specwire_refused_total", code="unauthenticated") == 1
+    assert value(metrics, "specwire_refused_total", code="internal") == 1
     assert value(metrics, "specwire_auth_failures_total") == 1
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
 
 from cloud_verifier.configuration import load_settings
-from cloud_verifier.options import OPTIONS
+from cloud_verifier.options import MOST, OPTIONS
+from cloud_verifier.serve import limits_of
 from cloud_verifier.settings import Settings, check_exposure, is_loopback
 from specwire.errors import BadRequest
 
@@ -22,6 +24,14 @@ def load(
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     return tmp_path / "verifier.toml"
+
+
+def test_the_largest_values_can_be_announced_and_waited_for():
+    counts = ("gamma", "sessions", "sessions_per_client", "max_prompt", "requests_per_s", "idle")
+    settings = load(dict.fromkeys(counts, str(MOST)))
+    announced = limits_of(settings, MOST).to_proto()
+    assert (announced.gamma, announced.chain, announced.prompt) == (MOST, 4 * MOST, MOST)
+    assert 2 * MOST < threading.TIMEOUT_MAX
 
 
 def test_defaults():
@@ -92,10 +102,14 @@ def test_metrics_are_for_this_machine_unless_told_otherwise(text: str, value: st
     [
         ("gamma", "0", "whole number, 1 or more"),
         ("gamma", "4.5", "whole number"),
+        ("gamma", "99999999999", "at most 1000000000"),
+        ("max_prompt", "99999999999", "at most 1000000000, or none"),
         ("gamma", "none", "whole number"),
         ("idle", "nan", "greater than 0"),
         ("grace", "-1", "0 or more"),
-        ("requests_per_s", "inf", "greater than 0, or none"),
+        ("grace", "1e300", "at most 1000000000"),
+        ("idle", "inf", "at most 1000000000"),
+        ("requests_per_s", "inf", "greater than 0 .*, or none"),
         ("kv_memory", "4X", "512M or 4G"),
         ("message_bytes", "1K", "between 64K and 1G"),
         ("listen", "7710", "HOST:PORT"),
