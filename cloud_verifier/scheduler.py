@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -110,18 +111,39 @@ class Scheduler:
                     session.displaced = True
 
     def _collect(self) -> list[tuple[LiveSession, Job]]:
-        """Every session that is ready, those first that have waited longest for their turn."""
+        """Every session that is ready, as far as there is prefill to share out."""
         ready = [s for s in self.sessions if s.outbox is not None and not s.state.ended]
-        ready.sort(key=lambda s: s.turn)
         budget = self._share.tokens if self._in_conversation(ready) else ALONE
         batch = []
-        for session in ready:
+        for session in self._in_turn(ready):
             job = self._job(session, budget)
             if job is not None:
                 session.running = True
                 budget -= len(job.tokens) - (job.work is not None)
                 batch.append((session, job))
         return batch
+
+    def _in_turn(self, ready: list[LiveSession]) -> list[LiveSession]:
+        """Those that want something, in the order in which room is given.
+
+        First one session of each client, then a second of each, and so on: whoever has
+        many takes no more from the others than who has one. Among clients, and among the
+        sessions of one, those come first that have waited longest for their turn.
+        """
+        latest: Counter[str] = Counter()
+        for session in self.sessions:
+            latest[session.owner] = max(latest[session.owner], session.turn)
+        before: Counter[str] = Counter()
+        places = []
+        for session in sorted(filter(self._wants, ready), key=lambda s: s.turn):
+            places.append((before[session.owner], latest[session.owner], session))
+            before[session.owner] += 1
+        return [session for *_, session in sorted(places, key=lambda place: place[:2])]
+
+    def _wants(self, session: LiveSession) -> bool:
+        # What was driven out is rebuilt when it is needed: idle sessions that rebuilt theirs
+        # at once would drive each other out for ever.
+        return session.state.has_work() or (self._missing(session) > 0 and not session.displaced)
 
     def _in_conversation(self, ready: list[LiveSession]) -> bool:
         """Whether a session has a round to run, or may have one before a forward ends."""
@@ -139,10 +161,6 @@ class Scheduler:
         missing = self._missing(session)
         work = state.next_work() if missing <= max(budget, 0) else None
         if work is None and (missing <= 0 or budget <= 0):
-            return None
-        # What was driven out is rebuilt when it is needed: idle sessions that rebuilt theirs
-        # at once would drive each other out for ever.
-        if session.displaced and not state.has_work():
             return None
         keep = min(session.cached, state.frontier - 1)
         stop = state.frontier if work is not None else keep + min(missing, budget)

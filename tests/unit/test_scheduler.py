@@ -109,6 +109,7 @@ def attached(
     *,
     pacing: pb.Pacing = pb.PACING_RUN_AHEAD,
     max_tokens: int = 10_000,
+    owner: str = "me",
 ) -> LiveSession:
     """A session that a stream is attached to."""
     request = SessionRequest(
@@ -119,7 +120,7 @@ def attached(
         pacing=pacing,
     )
     state = CloudSession(request, TableBackend(TABLE).vocabulary, LIMITS)
-    session = scheduler.sessions.add("me", state, b"")
+    session = scheduler.sessions.add(owner, state, b"")
     session.attach()
     scheduler.wake(session)
     return session
@@ -168,6 +169,33 @@ async def test_where_memory_is_short_those_who_waited_longest_go_first(clock: Cl
     # Three fit at a time and a part of another; nobody is more than a turn or two ahead.
     assert max(len(batch) for batch in backend.batches) <= 4
     assert max(max(counts) - min(counts) for counts in rounds) <= 2
+
+
+@pytest.mark.parametrize(("memory", "others"), [(30, 1), (70, 2)])
+async def test_a_client_with_many_sessions_takes_no_more_than_one_with_one(
+    clock: Clock, memory: int, others: int
+) -> None:
+    """With room for one session the two take turns; with room for three, one is always in."""
+    backend, ears = Device(clock, memory=memory), Ears()
+    async with running(backend, ears) as scheduler:
+        many = [attached(scheduler, [t % SIZE] * 20, max_tokens=9) for t in range(6)]
+        one = attached(scheduler, [5] * 20, max_tokens=9, owner="other")
+        await until(lambda: all(s.state.ended for s in [one, *many]), within_s=20)
+    whose = [round.session_id == one.id for round in ears.rounds]
+    until_done = whose[: len(whose) - whose[::-1].index(True)]
+    assert until_done.count(True) == 9
+    assert until_done.count(False) <= 9 * others
+
+
+async def test_a_prompt_does_not_wait_for_all_those_of_another_client(clock: Clock) -> None:
+    backend = Device(clock)
+    async with running(backend) as scheduler:
+        many = [attached(scheduler, [t % 5] * 1_500, max_tokens=1) for t in range(6)]
+        one = attached(scheduler, [5] * 1_500, max_tokens=1, owner="other")
+        await until(lambda: all(s.state.ended for s in [one, *many]), within_s=20)
+    last = max(index for index, batch in enumerate(backend.batches) if _holds(batch, 5))
+    steps = [step for batch in backend.batches[: last + 1] for step in batch]
+    assert sum(len(step.tokens) for step in steps) <= 2 * 1_500 + ALONE
 
 
 async def test_long_prompts_that_do_not_fit_together_are_all_served(clock: Clock) -> None:
