@@ -94,7 +94,7 @@ def from_specwire(error: SpecwireError, prompt_param: str) -> ApiError:
     """
     message = str(error)
     if isinstance(error, BadRequest):
-        too_long = "context holds" in message or "this verifier takes" in message
+        too_long = "shorten" in message  # the verifier's advice where a prompt is too long
         return invalid(prompt_param, message, CONTEXT_EXCEEDED if too_long else "invalid_value")
     later = {"retry-after": "1"}
     if isinstance(error, Exhausted):

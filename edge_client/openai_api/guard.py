@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from edge_client.openai_api.errors import ApiError
 
 OPEN_PATHS = ("/health",)
 """Need no key."""
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]@/\s]+))(?::[0-9]*)?")
 
 
 class Guard:
@@ -86,10 +89,9 @@ def _check_key(key: bytes, header: str | None) -> None:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].rstrip(".").lower()
+    """The name or address in a Host header, without port and brackets; empty if it is no host."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found[1] or found[2]).rstrip(".").lower()
 
 
 def _is_address(name: str, listening: str) -> bool:

@@ -117,11 +117,12 @@ def read_options(
 
     `max_tokens` is cut to what the verifier can give.
     """
+    temperature = fields.number("temperature", 0.0, 2.0, 1.0)
     top_p = fields.number("top_p", 0.0, 1.0, 1.0)
     sampling = SamplingParams(
-        temperature=fields.number("temperature", 0.0, 2.0, 1.0),
+        temperature=temperature if top_p else 0.0,  # top_p 0 leaves the likeliest token alone
         top_k=fields.integer("top_k", 0, MAX_TOP_K) or 0,
-        top_p=max(top_p, 1e-9),  # at 0 the likeliest token is left, as with this
+        top_p=top_p or 1.0,
         min_p=fields.number("min_p", 0.0, 1.0, 0.0),
         repetition_penalty=fields.number("repetition_penalty", 0.01, 100.0, 1.0),
         presence_penalty=fields.number("presence_penalty", -2.0, 2.0, 0.0),

@@ -271,7 +271,8 @@ def test_streams_are_events(served: Served) -> None:
         ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example", 403),
         ("192.168.0.5:8010", 403),
-        ("[::1", 200),
+        ("[::1", 403),
+        ("localhost:1@evil.example", 403),
         ("", 403),
     ],
 )

@@ -339,9 +339,9 @@ def test_errors_name_their_parameter(client: OpenAI, model: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.chat.completions.create(model=model, messages=HELLO, extra_body={"top_z": 1})
     assert "Unrecognized request argument supplied: top_z" in caught.value.message
-    for stream in (False, True):
+    for words, stream in ((300, False), (300, True), (10**6, False)):
         with pytest.raises(BadRequestError) as caught:
-            client.completions.create(model=model, prompt="long " * 300, stream=stream)
+            client.completions.create(model=model, prompt="long " * words, stream=stream)
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
 
 

@@ -74,6 +74,11 @@ def test_the_length_of_completions() -> None:
     assert completion(max_tokens=1000).options.max_tokens == 100
 
 
+def test_no_mass_at_all_is_greedy() -> None:
+    assert chat(top_p=0, temperature=2).options.sampling.greedy
+    assert chat(top_p=0.1).options.sampling.top_p == 0.1
+
+
 def test_seeds_count_up_and_wrap() -> None:
     request = chat(n=3, seed=-2)
     assert [request.options_of(i).seed for i in range(3)] == [2**64 - 2, 2**64 - 1, 0]
@@ -254,7 +259,13 @@ def test_a_file_wins_over_the_variable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "name"),
-    [("Host:1", "host"), ("host.", "host"), ("[::1]:5", "::1"), ("", ""), ("a:b:c", "a")],
+    [
+        ("Host:1", "host"),
+        ("host.", "host"),
+        ("[::1]:5", "::1"),
+        ("", ""),
+        ("localhost:80@evil", ""),
+    ],
 )
 def test_names_in_host_headers(header: str, name: str) -> None:
     assert host_name(header) == name
