@@ -37,7 +37,7 @@ from edge_client.openai_api.responses import (
 )
 from edge_client.openai_api.verifier import Verifier
 from edge_client.options import GenerateOptions
-from specwire.errors import SpecwireError
+from specwire.errors import BadRequest, SpecwireError
 from specwire.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -107,12 +107,9 @@ class Endpoint:
 
     async def _generate(self, request: Request, read: Reader) -> ASGIApp:
         values = parse_object(await read_body(request))
-        try:
-            limits = Limits.from_proto((await self._verifier.described()).limits)
-            asked = read(values, self._base, limits)
-            served = await self._verifier.serving(asked.model)
-        except SpecwireError as error:
-            raise from_specwire(error, "") from error
+        limits = Limits.from_proto((await self._verifier.described()).limits)
+        asked = read(values, self._base, limits)
+        served = await self._verifier.serving(asked.model)
         names = self._verifier.names(served)
         echoes = _echoes(asked, names)
         shape = shape_of(asked.route)
@@ -168,6 +165,7 @@ def build_app(
             allow_origins=origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            allow_private_network=True,  # a named page may come from anywhere
         )
         middleware.insert(0, cors)
     app = Starlette(
@@ -194,7 +192,7 @@ def _answering(handler: Handler) -> Handler:
         except ApiError as error:
             return _error(error)
         except SpecwireError as error:
-            return _error(from_specwire(error, ""))
+            return _error(from_specwire(error))
         except (ClientDisconnect, Disconnected):
             return Response(status_code=499)  # nobody reads it
         except Exception:
@@ -246,7 +244,10 @@ def _echoes(asked: ApiRequest, names: TokenNames) -> list[str]:
         if given is not None and not isinstance(given, str):
             if names.vocabulary is None:
                 raise unsupported("echo", "token ids can't be turned into text without a draft")
-            names.vocabulary.check_ids(given, "prompt")
+            try:
+                names.vocabulary.check_ids(given, "prompt")
+            except BadRequest as error:
+                raise from_specwire(error, "prompt") from error
             given = names.vocabulary.decode(given).decode("utf-8", "replace")
         texts.append(given or "")
     return texts

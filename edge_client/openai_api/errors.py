@@ -86,11 +86,11 @@ def internal() -> ApiError:
     )  # fmt: skip
 
 
-def from_specwire(error: SpecwireError, prompt_param: str) -> ApiError:
+def from_specwire(error: SpecwireError, prompt_param: str | None = None) -> ApiError:
     """The answer that an error of the verifier, or of the way to it, leads to.
 
-    `prompt_param` is "prompt" or "messages". All else was checked before, so what the
-    verifier finds wrong with a request is its prompt.
+    `prompt_param` is "prompt" or "messages", where there is one. All else was checked
+    before, so what the verifier finds wrong with a request is its prompt.
     """
     message = str(error)
     if isinstance(error, BadRequest):

@@ -343,6 +343,10 @@ def test_errors_name_their_parameter(client: OpenAI, model: str) -> None:
         with pytest.raises(BadRequestError) as caught:
             client.completions.create(model=model, prompt="long " * words, stream=stream)
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    for echo in (False, True):
+        with pytest.raises(BadRequestError) as caught:
+            client.completions.create(model=model, prompt=[5, 10**6], echo=echo)
+        assert caught.value.param == "prompt" and "1000000" in caught.value.message
 
 
 def test_parameters_beyond_openais(client: OpenAI, model: str) -> None:
