@@ -50,7 +50,7 @@ def _serve(args: argparse.Namespace) -> int:
         print(f"cloud-verifier: {error}", file=sys.stderr)
         return EXIT_USAGE
     settings = loaded.settings
-    with leaving_on_signals():
+    with leaving_on_signals() as reload:
         logs.configure(settings.log_format, log_level_number(settings))
         print(loaded.describe(), file=sys.stderr)
         if warning is not None:
@@ -59,7 +59,7 @@ def _serve(args: argparse.Namespace) -> int:
         from cloud_verifier import serve
 
         access = serve.access_of(settings)  # before the model, which takes longer to load
-        asyncio.run(serve.serve(settings, serve.load(settings), access))
+        asyncio.run(serve.serve(settings, serve.load(settings), access, reload))
     return 0
 
 

@@ -79,13 +79,19 @@ def load(settings: Settings) -> Target:
     )
 
 
-async def serve(settings: Settings, target: Target, access: Access) -> None:
+async def serve(
+    settings: Settings, target: Target, access: Access, reload: threading.Event
+) -> None:
     """Serve until SIGTERM or SIGINT, then stop within the grace time. SIGHUP reloads files.
+
+    `reload`: set if SIGHUP came before.
 
     Raises:
         BadRequest: an address can't be used.
     """
     async with _signals(access) as stop:
+        if reload.is_set():
+            _reload(access)
         await _serve(settings, target, access, stop)
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT before a verifier is ready: it leaves at once, whatever it is doing."""
+"""Signals before a verifier is ready: it leaves at once, whatever it is doing, or reads on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+
+from cloud_verifier.tokens import add_token
+from specwire.v1 import verifier_pb2 as pb
+from specwire.v1 import verifier_pb2_grpc as rpc
+from tests.support.clients import ROOT
 
 SOON_S = 2.0
 PATIENCE_S = 60.0
@@ -33,9 +40,14 @@ sys.exit(cli.main(["serve", "--model", "m", "--listen", "127.0.0.1:0"]))
 @contextlib.contextmanager
 def process_of(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("SPECWIRE_")}
-    env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])
     process = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process
@@ -78,6 +90,45 @@ def test_as_the_first_process_of_a_container() -> None:
         code, errors = ended_soon(process)
     assert code == 128 + signal.SIGTERM
     assert errors.endswith("\nstopped before it was ready\n")
+
+
+WAITING = """
+import sys
+from cloud_verifier import cli, serve
+from cloud_verifier.backends.load import Target
+from tests.support.tables import LetterEncoder, TableBackend, random_table
+
+def load(settings):
+    print("loading", flush=True)
+    sys.stdin.readline()
+    return Target(TableBackend(random_table(5, seed=6)), LetterEncoder())
+
+serve.load = load
+sys.exit(cli.main(["serve", "--model", "m", "--listen", "127.0.0.1:0", "--tokens", sys.argv[1]]))
+"""
+
+
+def test_a_reload_while_loading_is_not_lost(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    add_token(tokens, "alice")
+    with process_of([sys.executable, "-c", WAITING, str(tokens)]) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        bob = add_token(tokens, "bob")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        ready = process.stdout.readline()
+        assert ready.startswith("ready on ")
+        with grpc.insecure_channel(ready.split()[2].rstrip(":")) as channel:
+            metadata = [("authorization", f"Bearer {bob}")]
+            stub: Any = rpc.VerifierStub(channel)
+            assert stub.Describe(pb.DescribeRequest(), timeout=10, metadata=metadata).model
+        process.send_signal(signal.SIGTERM)
+        code, errors = ended_soon(process)
+    assert code == 0
+    assert errors.count("reloaded tokens and certificates") == 1
 
 
 @pytest.mark.slow
