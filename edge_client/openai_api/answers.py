@@ -25,6 +25,9 @@ async def whole_answer(
     `echoes`: the text each prompt's choices begin with.
     """
     texts = [ChoiceText(text) for text in echoes for _ in range(request.choices)]
+    if request.options.logprobs is not None:
+        for choice in texts:
+            choice.entries = []
     results: dict[int, Result] = {}
     async for item in events:
         choice = texts[item.index]
@@ -33,11 +36,8 @@ async def whole_answer(
             results[item.index] = item.result
         else:
             choice.text += item.text
-            if item.entries is not None:
-                choice.entries = [*(choice.entries or []), *item.entries]
-    if request.options.logprobs is not None:
-        for choice in texts:
-            choice.entries = choice.entries or []
+            if choice.entries is not None:
+                choice.entries.extend(item.entries or ())
     return {
         **answer.head(shape.kind),
         "choices": [
