@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from edge_client.credentials import Credentials
+from edge_client.drafter import DraftFrom
 from edge_client.options import GenerateOptions, Mode, Verification
 from specwire import __version__
 from specwire.errors import BadRequest
@@ -124,6 +125,14 @@ def _add_draft(parser: argparse.ArgumentParser, threads: str) -> None:
         "--draft",
         default=DEFAULT_DRAFT,
         help="a GGUF file, builtin:smollm2, builtin:smollm2-q2, or none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drafts",
+        type=_one_of(*DraftFrom),
+        default=DraftFrom.AUTO,
+        metavar="{auto,model,lookup}",
+        help="where they come from: the model, what was written before (lookup, which needs no "
+        "model), or whichever is likely to be right (default: %(default)s)",
     )
     parser.add_argument("--threads", type=int, help=threads)
 

@@ -51,11 +51,17 @@ def _client(args: argparse.Namespace, notify: Callable[[str], None]) -> EdgeClie
     draft = None if args.draft == "none" else args.draft
     if args.command == "local":
         return EdgeClient.local(
-            args.target, draft=draft, threads=args.threads, context=args.context, notify=notify
+            args.target,
+            draft=draft,
+            drafts=args.drafts,
+            threads=args.threads,
+            context=args.context,
+            notify=notify,
         )
     return EdgeClient(
         args.server,
         draft=draft,
+        drafts=args.drafts,
         threads=args.threads,
         credentials=credentials_from(args, os.environ),
         notify=notify,

@@ -23,26 +23,17 @@ from weakref import WeakKeyDictionary
 from edge_client import retry
 from edge_client.connection import Connector, TargetLink
 from edge_client.credentials import Credentials
-from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
-from edge_client.draft.models import resolve_model
-from edge_client.draft.source import DraftRules, DraftSource, ModelSource
-from edge_client.draft.worker import DraftWorker
-from edge_client.generation import DraftSide, Generation, opening_frame
+from edge_client.drafter import Drafter, DraftFrom, draft_from
+from edge_client.generation import Generation, opening_frame
 from edge_client.options import GenerateOptions, Mode
-from edge_client.policy.estimates import LinkEstimates
 from edge_client.remote import RemoteVerifier
-from edge_client.result import Result, Token
-from specwire.edge_session import EdgeSession
-from specwire.errors import BadRequest, SpecwireError, VersionMismatch
+from edge_client.result import Result, Status, Token
+from specwire.errors import BadRequest, VersionMismatch
 from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.v1 import verifier_pb2 as pb
-from specwire.vocabulary import template_digest
 
 logger = logging.getLogger(__name__)
-
-DRAFT_CONTEXT = 4096
-"""Tokens that a draft context holds at most; past them the target goes on alone."""
 
 Messages = Sequence[tuple[str, str]]
 
@@ -56,6 +47,12 @@ class TokenStream:
     def __init__(self, start: Callable[[TokenStream], AsyncIterator[Token]]) -> None:
         self._start = start
         self.result = Result()
+        self._generation: Generation | None = None
+
+    @property
+    def status(self) -> Status | None:
+        """How it is going; None before the verifier was asked."""
+        return self._generation.status() if self._generation is not None else None
 
     def __aiter__(self) -> AsyncIterator[Token]:
         return self._start(self)
@@ -72,6 +69,8 @@ class EdgeClient:
     Args:
         server: HOST:PORT of a verifier, or another way to a target.
         draft: a GGUF file, "builtin:smollm2", "builtin:smollm2-q2", or None for none.
+        drafts: where they come from: "model", "lookup" (what was written before; needs no
+            model), or "auto", the first that is likely to be right.
         threads: of the draft model; None lets the machine decide.
         credentials: TLS and token; None for plain text without one.
         notify: called with one line for a person: progress and what went wrong.
@@ -82,6 +81,7 @@ class EdgeClient:
         server: str | Connector,
         *,
         draft: str | None = None,
+        drafts: str = DraftFrom.AUTO,
         threads: int | None = None,
         credentials: Credentials | None = None,
         notify: Callable[[str], None] = logger.warning,
@@ -91,14 +91,15 @@ class EdgeClient:
         elif credentials is not None:
             raise BadRequest("credentials are for a verifier at an address")
         self._connector = server
-        self._draft_spec = draft
-        self._threads = threads
         self._notify = notify
-        self._weights: LlamaWeights | None = None
-        self._draft_error: SpecwireError | None = None
-        self._load_lock = threading.Lock()
-        self._worker = DraftWorker()
-        self._estimates = LinkEstimates()
+        self._drafter = Drafter(
+            draft,
+            draft_from(drafts),
+            threads=threads,
+            place=server.place,
+            notify=notify,
+        )
+        self._loop_lock = threading.Lock()
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, TargetLink] = WeakKeyDictionary()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
@@ -109,6 +110,7 @@ class EdgeClient:
         target: str,
         *,
         draft: str | None = None,
+        drafts: str = DraftFrom.AUTO,
         threads: int | None = None,
         context: int | None = None,
         notify: Callable[[str], None] = logger.warning,
@@ -120,6 +122,7 @@ class EdgeClient:
         Args:
             target: a GGUF file, or "builtin:smollm2". Loaded by the first that needs it.
             draft: as for a client of a verifier.
+            drafts: as for a client of a verifier.
             threads: of each model; None lets the machine decide.
             context: most tokens of prompt and output; None for 4096, or fewer where the
                 target was trained for fewer.
@@ -138,7 +141,7 @@ class EdgeClient:
             drafted_for=draft is not None,
             progress=notify,
         )
-        return cls(OnDevicePair(device), draft=draft, threads=threads, notify=notify)
+        return cls(OnDevicePair(device), draft=draft, drafts=drafts, threads=threads, notify=notify)
 
     # ------------------------------------------------------------ generating
 
@@ -214,7 +217,10 @@ class EdgeClient:
         Raises:
             ModelError: it can't be loaded.
         """
-        return None if self._draft_spec is None else await asyncio.to_thread(self._load)
+        drafter = self._drafter
+        if drafter.spec is None or not drafter.needs_model:
+            return None
+        return await asyncio.to_thread(drafter.load)
 
     async def _tokens(
         self,
@@ -231,13 +237,14 @@ class EdgeClient:
             self._notify(line)
 
         served = await self.describe()
-        draft = await self._draft_side(served, options, notify, by_template=messages is not None)
+        draft = await self._drafter.side(served, options, notify, by_template=messages is not None)
         if draft is None and options.mode is not Mode.STREAM:
             options = _without_draft(options)
+        vocabulary = draft.vocabulary if draft is not None else None
         opening = opening_frame(
             options,
-            fingerprint=draft.vocabulary.fingerprint if draft else b"",
-            return_text=draft is None,
+            fingerprint=vocabulary.fingerprint if vocabulary is not None else b"",
+            return_text=vocabulary is None,
         )
         _set_prompt(opening, prompt, messages)
         generation = Generation(
@@ -248,86 +255,13 @@ class EdgeClient:
             limits=Limits.from_proto(served.limits),
             notify=notify,
         )
+        stream._generation = generation
         stream.result = generation.result
         stream.result.notices = notices
         # Closed with this iteration, so that a caller who leaves early ends the session too.
         async with contextlib.aclosing(aiter(generation)) as tokens:
             async for token in tokens:
                 yield token
-
-    # --------------------------------------------------------------- drafting
-
-    async def _draft_side(
-        self,
-        served: pb.DescribeResponse,
-        options: GenerateOptions,
-        notify: Callable[[str], None],
-        *,
-        by_template: bool,
-    ) -> DraftSide | None:
-        """What to draft with, or None, with a notice that says why."""
-        if options.mode in (Mode.STREAM, Mode.TARGET_ONLY):
-            return None
-        if self._draft_spec is None:
-            notify("no draft model is set: the target generates alone")
-            return None
-        if options.gamma == 0:
-            notify("gamma is 0: the target generates alone")
-            return None
-        try:
-            weights = await asyncio.to_thread(self._load)
-        except SpecwireError as error:
-            notify(f"no draft ({error}): the target generates alone")
-            return None
-        if weights.vocabulary.fingerprint != served.vocabulary.fingerprint:
-            notify(
-                f"draft {weights.name} has another vocabulary ({len(weights.vocabulary)} tokens) "
-                f"than the target {served.model} ({served.vocabulary.size} tokens): "
-                "the target generates alone; use a draft of the target's family"
-            )
-            return None
-        if by_template and _digest(weights.chat_template) != served.chat_template_digest:
-            notify(
-                f"draft {weights.name} has {'another' if weights.chat_template else 'no'} chat "
-                "template; the target's is used for both"
-            )
-        return DraftSide(
-            self._worker,
-            lambda machine: self._source(weights, machine, options),
-            weights.vocabulary,
-            frozenset(served.vocabulary.end_ids),
-            weights.name,
-            self._estimates,
-        )
-
-    def _load(self) -> LlamaWeights:
-        with self._load_lock:
-            if self._draft_error is not None:
-                raise self._draft_error
-            if self._weights is None:
-                try:
-                    path = resolve_model(self._draft_spec or "", self._notify)
-                    self._weights = LlamaWeights(path)
-                except SpecwireError as error:
-                    self._draft_error = error
-                    raise
-            return self._weights
-
-    def _source(
-        self, weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions
-    ) -> DraftSource:
-        longest = min(machine.max_frontier, DRAFT_CONTEXT, weights.train_context or DRAFT_CONTEXT)
-        rules = DraftRules(
-            params=options.sampling,
-            mode=machine.request.mode,
-            seed=machine.request.seed,
-            size=len(weights.vocabulary),
-            padding_ids=weights.vocabulary.padding_ids,
-            prompt_length=len(machine.request.prompt),
-            truncation=options.truncation,
-        )
-        draft = LlamaDraft(weights, context=longest, threads=self._threads)
-        return self._connector.place(ModelSource(draft, rules))
 
     # ------------------------------------------------------------------ loops
 
@@ -341,7 +275,7 @@ class EdgeClient:
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         """A loop of our own for callers that have none, in a daemon thread."""
-        with self._load_lock:
+        with self._loop_lock:
             if self._own_loop is None:
                 self._own_loop = asyncio.new_event_loop()
                 self._own_thread = threading.Thread(
@@ -370,12 +304,8 @@ class EdgeClient:
         self._close_models()
 
     def _close_models(self) -> None:
-        self._worker.close()
+        self._drafter.close()
         self._connector.close()
-        with self._load_lock:
-            if self._weights is not None:
-                self._weights.close()
-                self._weights = None
 
     def __enter__(self) -> Self:
         return self
@@ -419,10 +349,6 @@ def _check_versions(served: pb.DescribeResponse) -> None:
             "install matching releases of specwire at both ends",
             versions=tuple(served.protocol_versions),
         )
-
-
-def _digest(template: str | None) -> bytes:
-    return template_digest(template) if template else b""
 
 
 def _without_draft(options: GenerateOptions) -> GenerateOptions:

@@ -7,17 +7,15 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from edge_client import retry
 from edge_client.connection import TargetLink, TargetStream
-from edge_client.draft.source import Drafted, DraftSource
-from edge_client.draft.worker import DraftEvents, DraftRun, DraftWorker
+from edge_client.draft.source import Drafted
+from edge_client.draft.worker import DraftEvents, DraftRun
+from edge_client.drafter import DraftSide
 from edge_client.link import StreamEnded
 from edge_client.options import GenerateOptions, Mode
-from edge_client.policy.estimates import LinkEstimates
-from edge_client.result import FINISH_REASONS, Result, Token, read_logprobs
+from edge_client.result import FINISH_REASONS, Result, Status, Token, read_logprobs
 from edge_client.steering import Steering
 from specwire.edge_session import CommittedToken, Drafting, EdgeSession, Origin
 from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
@@ -25,28 +23,9 @@ from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.request import SessionRequest
 from specwire.text import TextStream
 from specwire.v1 import verifier_pb2 as pb
-from specwire.vocabulary import Vocabulary
 
 MAX_FRUITLESS = 8
 """Streams in a row that may break without a new token before the generation gives up."""
-
-SourceMaker: TypeAlias = Callable[[EdgeSession], DraftSource]
-
-
-@dataclass(frozen=True)
-class DraftSide:
-    """What a generation drafts with: where, what, and in which vocabulary.
-
-    end_ids: the target's, after which there is nothing to draft. estimates: what is known
-    of this draft with this verifier, from earlier generations too.
-    """
-
-    worker: DraftWorker
-    make_source: SourceMaker
-    vocabulary: Vocabulary
-    end_ids: frozenset[int]
-    name: str
-    estimates: LinkEstimates
 
 
 class Generation:
@@ -148,6 +127,21 @@ class Generation:
             if self._machine.opened and self._machine.finished is None:
                 self._link.leave(self._machine.session_id)
             self._settle_result()
+
+    def status(self) -> Status:
+        """How it is going now."""
+        steering, tokens = self._steering, len(self.result.token_ids)
+        counts = self._machine.counts
+        span = time.perf_counter() - self._began - self.result.ttft_s
+        return Status(
+            way=str(steering.plan.way) if steering is not None else "stream",
+            gamma=steering.plan.gamma if steering is not None else 0,
+            alpha=steering.agreement.alpha if steering is not None and counts.examined else None,
+            rtt_s=self._draft.estimates.rtt.value if self._draft is not None else None,
+            tokens=tokens,
+            tokens_per_s=(tokens - 1) / span if tokens > 1 and span > 0 else 0.0,
+            per_round_trip=tokens / counts.rounds if counts.rounds else 0.0,
+        )
 
     async def _pause(self, error: SpecwireError, fruitless: int) -> None:
         if not isinstance(error, StreamEnded):
@@ -254,7 +248,7 @@ class Generation:
         return tokens
 
     def _piece(self, item: CommittedToken) -> bytes:
-        if self._draft is not None:
+        if self._draft is not None and self._draft.vocabulary is not None:
             return self._draft.vocabulary.pieces[item.id]
         return item.text or b""
 
@@ -327,6 +321,8 @@ class Generation:
 
     def _on_exhausted(self, chain: int) -> None:
         self._machine.draft_exhausted(chain)
+        if self._steering is not None:
+            self._steering.exhausted()
         self._pump()
 
     def _on_draft_failed(self, error: Exception) -> None:

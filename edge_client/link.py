@@ -71,6 +71,7 @@ class Link:
             options.append(("grpc.enable_http_proxy", 0))
         self._channel = credentials.channel(server, options)
         self._farewells: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._stub: rpc.VerifierAsyncStub = rpc.VerifierStub(self._channel)
 
     async def describe(self) -> pb.DescribeResponse:
@@ -113,6 +114,8 @@ class Link:
 
     def leave(self, session_id: bytes) -> None:
         """Have a session closed, without waiting for it; best effort."""
+        if self._closed:  # too late; the verifier's idle time ends it
+            return
         task = asyncio.create_task(self._say_farewell(session_id))
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
@@ -124,6 +127,7 @@ class Link:
 
     async def close(self) -> None:
         """Close the channel, once sessions that were left are closed or FAREWELL_S have passed."""
+        self._closed = True
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=FAREWELL_S)
         for task in self._farewells:

@@ -86,7 +86,7 @@ def summary(result: Result, *, colour: bool) -> str:
         (
             f"{tokens} tokens in {result.duration_s:.2f} s: {result.tokens_per_s:.1f} tokens/s, "
             f"first after {_time(result.ttft_s)}"
-            f" · mode {result.mode}, {result.verification} · finish: {result.finish_reason}"
+            f" · mode {_mode(result)}, {result.verification} · finish: {result.finish_reason}"
         ),
         (
             f"{counts.rounds} rounds, {result.round_trips_saved} round trips saved · "
@@ -103,6 +103,13 @@ def summary(result: Result, *, colour: bool) -> str:
         ]
         lines.append("written by: " + ", ".join(authors))
     return "\n".join(lines)
+
+
+def _mode(result: Result) -> str:
+    """The mode; of `auto`, also what it did most."""
+    if result.mode != "auto" or not result.ways:
+        return result.mode
+    return f"auto ({max(result.ways, key=lambda way: result.ways[way])})"
 
 
 def _alpha(result: Result) -> str:

@@ -41,6 +41,25 @@ class Token:
     logprob: TokenLogprob | None = None
 
 
+@dataclass(frozen=True)
+class Status:
+    """How a generation is going, for people to watch. Times are in seconds.
+
+    way: how edge and cloud share the work now; "stream" without a draft.
+    alpha: acceptance rate of recent drafts; None until some were examined.
+    rtt_s: there and back without the model; None until it is known.
+    tokens_per_s: since the first token. per_round_trip: output tokens over verdicts.
+    """
+
+    way: str
+    gamma: int
+    alpha: float | None
+    rtt_s: float | None
+    tokens: int
+    tokens_per_s: float
+    per_round_trip: float
+
+
 @dataclass
 class Result:
     """The account of one generation. Times are in seconds, bytes are payload."""

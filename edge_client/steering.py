@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from edge_client.options import Mode
 from edge_client.policy.choice import Plan, choose
@@ -26,6 +27,8 @@ _RECONSIDER = 8
 PROBE_AFTER = 64
 """Tokens without drafts, after which a few are drafted to see whether they would help now."""
 PROBE_TOKENS = 8
+_GIVE_UP = 8
+"""Times in a row that the draft had nothing to say, after which a fixed mode does without."""
 
 _WAYS: dict[Mode, tuple[Way, ...]] = {
     Mode.AUTO: (Way.STREAM, Way.RUN_AHEAD, Way.PIPELINE, Way.SYNC),
@@ -70,6 +73,7 @@ class Steering:
         self._verdicts = 0
         self._committed = 0  # since the plan was made, or the last probe
         self._probing = False
+        self._exhausted = 0  # times in a row
         self.plan = self._first_plan()
         self._apply()
 
@@ -102,9 +106,24 @@ class Steering:
 
         `seconds` is how long it took, None where that tells nothing.
         """
+        self._exhausted = 0
         if seconds is not None:
             self._link.add_draft(seconds)
         return self.agreement.chance(confidence)
+
+    def exhausted(self) -> None:
+        """The draft had nothing to say.
+
+        A cloud that waits for drafts would then wait for the edge to ask for each token.
+        """
+        self._exhausted += 1
+        if Way.STREAM in self._ways:
+            if self.plan.way in (Way.SYNC, Way.PIPELINE):
+                self.plan = replace(self.plan, way=Way.RUN_AHEAD)
+                self._verdicts = 0
+                self._apply()
+        elif self._exhausted == _GIVE_UP:
+            self._machine.stop_drafting()
 
     def verdict(self, verdict: pb.Verdict, now: float) -> None:
         """A verdict has come, and the session has taken it."""

@@ -327,14 +327,14 @@ class EdgeSession:
         self._output.extend(tokens)
         # A token that the target drew without looking at the draft says nothing about the
         # rule of acceptance, unless it would have drawn the same with the draft at hand.
-        stop = self.frontier if self._target_decides else verdict.start + verdict.examined
+        stop = self.frontier if self.output_is_fixed else verdict.start + verdict.examined
         self._compare(verdict.start, stop)
         self._settle(0, resend=False)
         return news
 
     @property
-    def _target_decides(self) -> bool:
-        # Whether the output does not depend on the drafts.
+    def output_is_fixed(self) -> bool:
+        """Whether seed and target alone decide the output: drafts only make it come sooner."""
         request = self.request
         return request.mode == pb.VERIFICATION_MODE_COUPLED or request.sampling.greedy
 

@@ -101,7 +101,7 @@ def test_text_to_a_pipe_is_plain(verifier: VerifierThread, draft: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == line(wanted)
     assert ESCAPE not in done.stdout + done.stderr
-    assert "40 tokens in" in done.stderr and "mode run-ahead" in done.stderr
+    assert "40 tokens in" in done.stderr and "mode auto (" in done.stderr
 
 
 def test_quiet_and_prompts_from_standard_input(verifier: VerifierThread, draft: str) -> None:
@@ -157,6 +157,7 @@ KEYS: dict[str, Any] = {
     "mode": str,
     "verification": str,
     "gamma": int,
+    "ways": dict,
     "rounds": int,
     "round_trips_saved": int,
     "proposals": int,
@@ -181,7 +182,7 @@ KEYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["sync", "pipeline", "run-ahead", "stream"])
+@pytest.mark.parametrize("mode", ["auto", "sync", "pipeline", "run-ahead", "stream"])
 def test_json_is_one_object_with_every_key(verifier: VerifierThread, draft: str, mode: str) -> None:
     done = edge_client(
         *("generate", "Hello", *flags(verifier, draft), "--json", "--mode", mode),

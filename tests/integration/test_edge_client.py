@@ -241,15 +241,15 @@ def test_closing_leaves_nothing_behind(verifier: VerifierThread, draft: str) -> 
     before = own_threads()
     client = EdgeClient(verifier.address, draft=draft, threads=1)
     client.close()  # nothing to close yet
-    client = EdgeClient(verifier.address, draft=draft, threads=1)
+    client = EdgeClient(verifier.address, draft=draft, drafts="model", threads=1)
     sources: list[Any] = []
-    make = client._source
+    make = client._drafter.source
 
-    def source(weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions) -> Any:
+    def source(weights: LlamaWeights | None, machine: EdgeSession, options: GenerateOptions) -> Any:
         sources.append(make(weights, machine, options))
         return sources[-1]
 
-    client._source = source  # type: ignore[method-assign]
+    client._drafter.source = source  # type: ignore[method-assign]
     client.generate("Hello", options=asking(20))
     assert sorted(own_threads()) == sorted([*before, "draft", "edge-client"])
     client.close()

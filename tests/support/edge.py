@@ -242,12 +242,7 @@ class SourceClient(EdgeClient):
 
     def __init__(self, server: str, draft: str, source: SourceFactory, **options: Any) -> None:
         super().__init__(server, draft=draft, **options)
-        self._factory = source
-
-    def _source(
-        self, weights: LlamaWeights, machine: EdgeSession, options: GenerateOptions
-    ) -> DraftSource:
-        return self._factory(weights, machine, options)
+        self._drafter.source = source  # type: ignore[method-assign, assignment]
 
 
 def model_source(context: int) -> SourceFactory:
