@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -52,9 +53,9 @@ def _serve(args: argparse.Namespace) -> int:
     settings = loaded.settings
     with leaving_on_signals() as reload:
         logs.configure(settings.log_format, log_level_number(settings))
-        print(loaded.describe(), file=sys.stderr)
+        logs.notice(loaded.describe())
         if warning is not None:
-            print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+            logs.notice(warning, level=logging.WARNING)
         # This takes seconds to import, and needs packages that `token` does not.
         from cloud_verifier import serve
 

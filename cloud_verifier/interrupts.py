@@ -54,7 +54,7 @@ def _watch(reader: socket.socket) -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Not by print: the code that was interrupted may hold the stream's lock.
+    # Neither by print nor as a record: the code that was interrupted may hold their locks.
     with contextlib.suppress(OSError):
         os.write(2, b"stopped before it was ready\n")
     os._exit(128 + number)

@@ -88,6 +88,22 @@ def configure(log_format: str, level: int, stream: TextIO | None = None) -> None
         logging.getLogger(noisy).setLevel(max(level, logging.INFO))
 
 
+def notice(text: str, *, level: int = logging.INFO) -> None:
+    """Tell whoever started the process, whatever the log's level is.
+
+    As plain lines, or as a record each where the log is JSON: machines read every line.
+    """
+    formatters = [handler.formatter for handler in logging.getLogger().handlers]
+    json_formatter = next((f for f in formatters if isinstance(f, JsonFormatter)), None)
+    for line in text.splitlines():
+        if json_formatter is not None:
+            record = logging.LogRecord("cloud_verifier", level, "", 0, line, None, None)
+            line = json_formatter.format(record)
+        elif level >= logging.WARNING:
+            line = f"{logging.getLevelName(level)}: {line}"
+        print(line, file=sys.stderr, flush=True)
+
+
 class RoundLog:
     """An `Observer` that writes a debug record for each round and for each refusal."""
 

@@ -7,12 +7,11 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 from cloud_verifier.backends.load import Target, load_target
-from cloud_verifier.logs import RoundLog
+from cloud_verifier.logs import RoundLog, notice
 from cloud_verifier.metrics import Metrics, MetricsEndpoint
 from cloud_verifier.observe import Observer, all_of
 from cloud_verifier.security import Access
@@ -75,7 +74,7 @@ def load(settings: Settings) -> Target:
         kv_memory=settings.kv_memory,
         quantization=settings.quantization,
         threads=settings.threads,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=notice,
     )
 
 
@@ -114,7 +113,7 @@ async def _serve(settings: Settings, target: Target, access: Access, stop: async
             flush=True,
         )
         await stop.wait()
-        print("stopping: open sessions can be resumed elsewhere", file=sys.stderr, flush=True)
+        notice("stopping: open sessions can be resumed elsewhere")
         _leave_after(settings.grace_s + _OVERTIME_S)
         await server.stop(settings.grace_s)
 
@@ -135,7 +134,7 @@ def _watching(settings: Settings, target: Target) -> Iterator[tuple[Observer, Me
                 metrics.watch_blocks(pool)
             endpoint = MetricsEndpoint(settings.metrics, metrics)
             stack.callback(endpoint.close)
-            print(f"metrics on http://{endpoint.address}/metrics", file=sys.stderr, flush=True)
+            notice(f"metrics on http://{endpoint.address}/metrics")
             observers.append(metrics)
         if settings.otel_endpoint is not None:
             traces = traces_to(settings.otel_endpoint)
@@ -167,14 +166,14 @@ def _reload(access: Access) -> None:
     except BadRequest as error:
         logger.error("reload: %s; what was in force stays", error)
     else:
-        print("reloaded tokens and certificates", file=sys.stderr, flush=True)
+        notice("reloaded tokens and certificates")
 
 
 def _leave_after(seconds: float) -> None:
     """End the process even if a target forward, or a receiver of traces, does not answer."""
 
     def leave() -> None:
-        print("the grace time is over: leaving what still runs behind", file=sys.stderr, flush=True)
+        notice("the grace time is over: leaving what still runs behind")
         os._exit(0)
 
     timer = threading.Timer(seconds, leave)

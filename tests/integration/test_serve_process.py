@@ -64,7 +64,7 @@ def test_settings_metrics_and_logs_of_a_running_verifier(tmp_path: Path):
                 stub.Verify(pb.VerifyRequest(session_id=b"?" * 16), timeout=10)
         log = running.log.read_text()
         assert f"gamma=5 ({config})" in log and "sessions=7 (SPECWIRE_SESSIONS)" in log
-        url = log.partition("metrics on ")[2].split()[0]
+        url = log.partition("metrics on ")[2].partition('"')[0]
         with urllib.request.urlopen(url, timeout=5) as answer:
             metrics = answer.read().decode().splitlines()
         assert "specwire_rounds_total 1.0" in metrics
@@ -74,7 +74,8 @@ def test_settings_metrics_and_logs_of_a_running_verifier(tmp_path: Path):
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(10) == 0
         log = running.log.read_text()
-    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    records = [json.loads(line) for line in log.splitlines()]  # every line is one
+    assert records[0]["message"].startswith("settings: ")
     rounds = [record for record in records if record["message"] == "round"]
     assert [(r["session"], r["round"]) for r in rounds] == [(opened.session_id.hex()[:8], 1)]
     assert opened.session_id.hex() not in log

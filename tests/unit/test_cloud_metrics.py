@@ -171,6 +171,19 @@ def test_text_records_stay_on_their_line(root_logger: logging.Logger):
     assert stream.getvalue().count("\n") == 1
 
 
+def test_a_notice_is_told_at_any_level_in_the_logs_format(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+):
+    logs.configure("text", logging.ERROR, io.StringIO())
+    logs.notice("one\ntwo")
+    logs.notice("careful", level=logging.WARNING)
+    assert capsys.readouterr().err == "one\ntwo\nWARNING: careful\n"
+    logs.configure("json", logging.ERROR, io.StringIO())
+    logs.notice("one\ntwo")
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(r["level"], r["message"]) for r in records] == [("info", "one"), ("info", "two")]
+
+
 def test_a_traceback_is_kept(root_logger: logging.Logger):
     stream = io.StringIO()
     logs.configure("json", logging.INFO, stream)
