@@ -160,9 +160,15 @@ def _entries(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _replace(path: Path, lines: Iterable[str]) -> None:
     # A new file takes the old one's place, so that a verifier never reads half of it.
     try:
+        path = path.resolve()  # a link stays one
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:  # mkstemp made it mode 600
+                if os.name != "nt" and path.exists():
+                    # The verifier's account may be another than who runs this.
+                    former = path.stat()
+                    os.fchown(handle, former.st_uid, former.st_gid)
+                    os.fchmod(handle, stat.S_IMODE(former.st_mode))
                 file.writelines(f"{line}\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
