@@ -168,7 +168,6 @@ def _replace(path: Path, lines: Iterable[str]) -> None:
                     # The verifier's account may be another than who runs this.
                     former = path.stat()
                     os.fchown(handle, former.st_uid, former.st_gid)
-                    os.fchmod(handle, stat.S_IMODE(former.st_mode))
                 file.writelines(f"{line}\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
