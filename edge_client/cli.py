@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import cast
 
 from edge_client import render
 from edge_client.arguments import credentials_from, options_from, parse
 from edge_client.chat import chat
 from edge_client.client import EdgeClient
 from edge_client.options import GenerateOptions
+from edge_client.result import Token
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
 EXIT_REFUSED = 1
@@ -125,9 +128,11 @@ async def _generate(
         stream = client.stream(prompt, options=options)
     colour = render.wants_colour(sys.stdout)
     writer = render.TokenWriter(sys.stdout, colour=colour)
-    async with client:
+    # Who reads our output may leave: then the session must end before the client does.
+    tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
+    async with client, contextlib.aclosing(tokens):
         try:
-            async for token in stream:
+            async for token in tokens:
                 if not args.json:
                     writer.write(token)
         finally:

@@ -323,6 +323,7 @@ def test_a_reader_that_leaves_early(
     verifier: VerifierThread, slow: VerifierThread, draft: str, json_flag: list[str]
 ) -> None:
     server = verifier if json_flag else slow
+    before = server.kept
     process = begin("generate", "go", *flags(server, draft), "--max-tokens", "100", *json_flag)
     assert process.stdout is not None and process.stderr is not None
     if not json_flag:
@@ -331,7 +332,8 @@ def test_a_reader_that_leaves_early(
     said = process.stderr.read().decode()
     process.stderr.close()
     assert process.wait(180) == 0
-    assert "Traceback" not in said and "BrokenPipe" not in said
+    assert "Traceback" not in said and "BrokenPipe" not in said and "Task" not in said
+    assert json_flag or server.kept == before
 
 
 # ── chat ─────────────────────────────────────────────────────────────────────────────
