@@ -62,7 +62,9 @@ def choose(
         raise ValueError("there is no way to choose from")
     if current is not None:
         kept = _plan(current.way, current.gamma, conditions, most_window)
-        if _worth(best) < _worth(kept) * SWITCH_GAIN:
+        # Drafts that promise nothing are given up at once.
+        gain = 1.0 if best.way is Way.STREAM else SWITCH_GAIN
+        if _worth(best) < _worth(kept) * gain:
             return kept
     return best
 

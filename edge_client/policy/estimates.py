@@ -46,9 +46,13 @@ class LinkEstimates:
     """Times of one draft, one verifier and the link: they outlive a session.
 
     All in seconds. Nothing here depends on what is being written.
+
+    taking_turns: draft and target compute on the same cores, so that neither gains by
+        working while the other does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, taking_turns: bool = False) -> None:
+        self.taking_turns = taking_turns
         self.rtt = Average(0.1)
         self.draft = Average(0.05)
         self._forwards: deque[tuple[int, float]] = deque(maxlen=32)
@@ -76,7 +80,7 @@ class LinkEstimates:
             return None
         # One forward in ten that something else delayed must not tilt the line.
         seconds = sorted(s for _, s in self._forwards)
-        most = 3 * seconds[len(seconds) // 2]
+        most = 2 * seconds[len(seconds) // 2]
         points = [(n, min(s, most)) for n, s in self._forwards]
         count = len(points)
         mean_n = sum(n for n, _ in points) / count
