@@ -222,6 +222,11 @@ class EdgeClient:
             return None
         return await asyncio.to_thread(drafter.load)
 
+    @property
+    def copies_drafts(self) -> bool:
+        """Whether drafts are copied from what was written before, without a model."""
+        return not self._drafter.needs_model
+
     async def _tokens(
         self,
         stream: TokenStream,

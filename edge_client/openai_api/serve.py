@@ -60,13 +60,16 @@ async def _serve(
 ) -> None:
     try:
         weights = await _load(client, notify)
-        if weights is None:
+        draft = weights.name if weights is not None else None
+        if client.copies_drafts:
+            draft = "copied from the text"
+        elif weights is None:
             base = replace(base, mode=Mode.STREAM)
         verifier = Verifier(client, weights.vocabulary if weights else None)
         served = await _meet(verifier, notify)
         endpoint = Endpoint(client, verifier, base, sessions=settings.sessions)
         app = build_app(endpoint, key=settings.key, host=settings.host, origins=settings.origins)
-        server = _Server(app, _ready(listener, settings.server, served, weights))
+        server = _Server(app, _ready(listener, settings.server, served, draft))
         with _on_signals(lambda: _stop(server, endpoint)):
             await server.serve([listener])
     finally:
@@ -133,13 +136,13 @@ def _ready(
     listener: socket.socket,
     server: str,
     served: pb.DescribeResponse | None,
-    weights: LlamaWeights | None,
+    draft: str | None,
 ) -> str:
     host, port = listener.getsockname()[:2]
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     model = served.model if served is not None else "not reached yet"
-    draft = f"draft {weights.name}" if weights is not None else "no draft"
-    return f"ready on http://{where}/v1: verifier {server} ({model}), {draft}"
+    drafts = f"draft {draft}" if draft is not None else "no draft"
+    return f"ready on http://{where}/v1: verifier {server} ({model}), {drafts}"
 
 
 @contextlib.contextmanager

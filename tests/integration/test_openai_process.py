@@ -158,6 +158,16 @@ def test_a_broken_draft_is_told_and_done_without(slow: VerifierThread, tmp_path:
         assert served.log.read_text().count("missing.gguf") == 1
 
 
+def test_drafts_that_are_copied_need_no_model(slow: VerifierThread, tmp_path: Path) -> None:
+    args = ("--server", slow.address, "--drafts", "lookup", "--draft", "none")
+    with endpoint(tmp_path / "log", *args) as served:
+        assert served.ready.endswith("draft copied from the text\n")
+        reply = served.post(CHAT, {**LONG, "max_tokens": 100})
+        assert reply.status == 200 and served.log.read_text() == ""
+        details = reply.json["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 10
+
+
 # ── stopping ─────────────────────────────────────────────────────────────────────────
 
 
