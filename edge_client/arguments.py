@@ -91,7 +91,6 @@ def _add_local(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--system", help="a system message, with --chat")
     _add_generation(parser.add_argument_group("how to draft and verify"))
     _add_sampling(parser.add_argument_group("how to draw"))
-    parser.set_defaults(mode=Mode.SYNC)
 
 
 def _models_command(

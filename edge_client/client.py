@@ -27,6 +27,7 @@ from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.drafter import Drafter, DraftFrom, draft_from
 from edge_client.generation import Generation, opening_frame
 from edge_client.options import GenerateOptions, Mode
+from edge_client.policy.estimates import LinkEstimates
 from edge_client.remote import RemoteVerifier
 from edge_client.result import Result, Status, Token
 from specwire.errors import BadRequest, VersionMismatch
@@ -97,6 +98,7 @@ class EdgeClient:
             draft_from(drafts),
             threads=threads,
             place=server.place,
+            estimates=LinkEstimates(taking_turns=server.shares_cores),
             notify=notify,
         )
         self._loop_lock = threading.Lock()
@@ -117,7 +119,8 @@ class EdgeClient:
     ) -> Self:
         """A client whose target runs on this machine too, in llama.cpp, without a network.
 
-        Both models take turns on the same cores, so `Mode.SYNC` suits it best.
+        Both models take turns on the same cores: `Mode.AUTO` is `Mode.SYNC` here, and
+        goes without drafts where they don't pay.
 
         Args:
             target: a GGUF file, or "builtin:smollm2". Loaded by the first that needs it.
@@ -138,7 +141,7 @@ class EdgeClient:
             target,
             threads=threads,
             context=context,
-            drafted_for=draft is not None,
+            drafted_for=draft is not None or drafts == DraftFrom.LOOKUP,
             progress=notify,
         )
         return cls(OnDevicePair(device), draft=draft, drafts=drafts, threads=threads, notify=notify)

@@ -52,6 +52,10 @@ class TargetLink(Protocol):
 class Connector(Protocol):
     """Makes links, and owns what they share. Used from any thread and event loop."""
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether target and draft compute on the same cores, in turn."""
+
     def link(self) -> TargetLink:
         """A link for the running event loop."""
 

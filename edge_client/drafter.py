@@ -62,6 +62,7 @@ class Drafter:
         draft_from: where draft tokens come from.
         threads: of the model; None lets the machine decide.
         place: puts a source where it has to run.
+        estimates: what is known of draft and target, and will be learnt.
         notify: called with one line for a person.
     """
 
@@ -72,6 +73,7 @@ class Drafter:
         *,
         threads: int | None,
         place: Callable[[DraftSource], DraftSource],
+        estimates: LinkEstimates,
         notify: Notify,
     ) -> None:
         self.needs_model = draft_from is not DraftFrom.LOOKUP
@@ -84,7 +86,7 @@ class Drafter:
         self._error: SpecwireError | None = None
         self._lock = threading.Lock()
         self._worker = DraftWorker()
-        self._estimates = LinkEstimates()
+        self._estimates = estimates
 
     def load(self) -> LlamaWeights:
         """The draft model. Blocks while it is loaded; what failed once fails again at once.

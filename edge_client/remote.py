@@ -23,6 +23,11 @@ class RemoteVerifier:
         self._credentials.check(server)
         self._server = server
 
+    @property
+    def shares_cores(self) -> bool:
+        """The target computes elsewhere."""
+        return False
+
     def link(self) -> Link:
         """A channel of its own for the running event loop: loops can't share one."""
         return Link(self._server, self._credentials)

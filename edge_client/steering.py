@@ -36,6 +36,8 @@ _WAYS: dict[Mode, tuple[Way, ...]] = {
     Mode.PIPELINE: (Way.PIPELINE,),
     Mode.RUN_AHEAD: (Way.RUN_AHEAD,),
 }
+_IN_TURN = (Way.STREAM, Way.SYNC)
+"""What `auto` chooses from where draft and target share their cores."""
 
 
 class Steering:
@@ -63,6 +65,8 @@ class Steering:
     ) -> None:
         self._machine = machine
         self._ways = _WAYS[mode]
+        if link.taking_turns and mode is Mode.AUTO:
+            self._ways = _IN_TURN
         self._fixed = gamma if mode is not Mode.AUTO else None
         self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, limits.chain))
         self._most_window = max(1, min(window or limits.chain, limits.chain))
@@ -81,7 +85,7 @@ class Steering:
         known = conditions(self._link, self.agreement)
         if known is not None and self._fixed is None:
             return self._chosen(None)
-        way = Way.RUN_AHEAD if Way.RUN_AHEAD in self._ways else self._ways[0]
+        way = self._trial_way()
         gamma = min(self._fixed or _FIRST_GAMMA, self._most_gamma)
         if self._fixed is not None:
             gamma = self._most_gamma
@@ -198,8 +202,14 @@ class Steering:
         self._probing = True
         self._committed = 0
         gamma = min(2, self._most_gamma)
-        self.plan = Plan(Way.RUN_AHEAD, gamma, max(gamma, min(_FIRST_WINDOW, self._most_window)))
+        way = self._trial_way()
+        window = gamma if way is Way.SYNC else max(gamma, min(_FIRST_WINDOW, self._most_window))
+        self.plan = Plan(way, gamma, window)
         self._apply()
+
+    def _trial_way(self) -> Way:
+        """The way in which drafts can be tried at the least cost."""
+        return Way.RUN_AHEAD if Way.RUN_AHEAD in self._ways else self._ways[-1]
 
     def _apply(self) -> None:
         plan = self.plan

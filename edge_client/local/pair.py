@@ -22,6 +22,11 @@ class OnDevicePair:
     def __init__(self, device: TargetDevice) -> None:
         self._device = device
 
+    @property
+    def shares_cores(self) -> bool:
+        """Both models compute here, in turn."""
+        return True
+
     def link(self) -> LocalLink:
         """A link of the running event loop; all share the device."""
         return LocalLink(self._device)

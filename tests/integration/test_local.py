@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,13 @@ def test_the_drafts_own_weights_are_a_prompt_model(tiny_gguf: Path) -> None:
         assert weights.special_tokens()["eos_token"] == "<|im_end|>"
         chat = encoder.encode_chat([("user", "the")])
         assert weights.vocabulary.decode(chat) == b"user\nthe\nassistant\n"
+
+
+def test_auto_never_drafts_while_the_target_works(tiny_gguf: Path, drafts: dict[str, str]) -> None:
+    with EdgeClient.local(str(tiny_gguf), draft=drafts["self"], threads=1) as client:
+        options = replace(asking(150, mode=Mode.AUTO), gamma=None)
+        ways = [set(client.generate(PROMPT, options=options).ways) for _ in range(3)]
+    assert all(found <= {"sync", "stream"} for found in ways)
 
 
 # ── several at once, leaving, closing ────────────────────────────────────────────────
@@ -366,6 +374,9 @@ def test_the_command_prints_text_and_an_account(
     common = ("--target", str(tiny_gguf), "--temperature", "0", "--max-tokens", "30")
     code, out, said = run(PROMPT, *common, "--draft", drafts["near"])
     assert (code, out) == (0, wanted if wanted.endswith("\n") else wanted + "\n")
+    assert "mode auto" in said
+    code, drafted, said = run(PROMPT, *common, "--draft", drafts["near"], "--mode", "sync")
+    assert (code, drafted) == (0, out)
     assert "mode sync" in said and "accepted (α" in said
     code, alone, said = run(*common, "--draft", "none", text=PROMPT)
     assert (code, alone) == (0, out)
