@@ -41,7 +41,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"specwire {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_output(_command(commands, "generate", "continue a prompt, or answer it with --chat"))
-    _command(commands, "chat", "talk with the target, line by line")
+    _add_chat(_command(commands, "chat", "talk with the target"))
     _add_local(commands)
     _add_serve(commands)
     return parser.parse_args(argv)
@@ -64,6 +64,15 @@ def _add_output(generate: argparse.ArgumentParser) -> None:
         help="in the JSON object, each token's log-probability and the N likeliest",
     )
     generate.add_argument("--quiet", action="store_true", help="no account at the end")
+
+
+def _add_chat(chat: argparse.ArgumentParser) -> None:
+    chat.add_argument(
+        "--history",
+        metavar="FILE",
+        help="keeps inputs for the next time, or none (default: chat-history in the user's "
+        "state folder)",
+    )
 
 
 def _command(

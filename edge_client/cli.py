@@ -13,9 +13,9 @@ from typing import cast
 
 from edge_client import render
 from edge_client.arguments import credentials_from, options_from, parse
-from edge_client.chat import chat
 from edge_client.client import EdgeClient
 from edge_client.options import GenerateOptions
+from edge_client.progress import Teller
 from edge_client.result import Token
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
@@ -30,11 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         options = options_from(args)
-        notify = render.seldom(render.notice) if args.command == "serve" else render.notice
+        teller = Teller()
+        notify = render.seldom(render.notice) if args.command == "serve" else teller
         client = _client(args, notify)
         if args.command == "chat":
-            chat(client, options, system=args.system)
-        elif args.command == "serve":
+            return _chat(client, args, options, teller)
+        if args.command == "serve":
             _serve(client, args, options, notify)
         else:
             asyncio.run(_generate(client, args, _prompt(args), options))
@@ -71,6 +72,29 @@ def _client(args: argparse.Namespace, notify: Callable[[str], None]) -> EdgeClie
     )
 
 
+def _chat(
+    client: EdgeClient, args: argparse.Namespace, options: GenerateOptions, teller: Teller
+) -> int:
+    try:
+        from edge_client.chat.app import chat
+    except ModuleNotFoundError as error:
+        raise _missing("chat", error) from error
+    return chat(
+        client,
+        options,
+        system=args.system,
+        server=args.server if isinstance(args.server, str) else ", ".join(args.server),
+        teller=teller,
+        history=args.history,
+    )
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> Unsupported:
+    return Unsupported(
+        f"{command} needs the package {error.name}; install it with: pip install 'specwire[edge]'"
+    )
+
+
 def _serve(
     client: EdgeClient,
     args: argparse.Namespace,
@@ -80,9 +104,7 @@ def _serve(
     try:
         from edge_client.openai_api.serve import serve
     except ModuleNotFoundError as error:
-        raise Unsupported(
-            f"serve needs the package {error.name}; install it with: pip install 'specwire[edge]'"
-        ) from error
+        raise _missing("serve", error) from error
     from edge_client.openai_api.settings import ServeSettings, read_key, split_address
 
     host, port = split_address(args.listen)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from edge_client.result import Result, Token
 from specwire.edge_session import Origin
@@ -21,16 +21,34 @@ _COLOURS = {
     Origin.CAUGHT_UP: "\x1b[35m",  # magenta
 }
 
+_AUTHORS = {
+    Origin.ACCEPTED: "drafted here, and the target agreed",
+    Origin.CORRECTION: "the target's, in place of a draft token",
+    Origin.BONUS: "the target's, after all draft tokens were accepted",
+    Origin.RUN_AHEAD: "the target's, without a draft",
+    Origin.CAUGHT_UP: "learnt when the link was back",
+}
+
 
 def wants_colour(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
     """Whether to colour: on a terminal that can, unless NO_COLOR is set (no-color.org)."""
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
+class Sink(Protocol):
+    """What text can be written to."""
+
+    def write(self, text: str, /) -> int:
+        """Add text; returns how many characters."""
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+
+
 class TokenWriter:
     """Writes tokens as they come, each in the colour of who wrote it."""
 
-    def __init__(self, stream: TextIO, *, colour: bool) -> None:
+    def __init__(self, stream: Sink, *, colour: bool) -> None:
         self._stream = stream
         self._colour = colour
         self._ends_line = True
@@ -103,6 +121,13 @@ def summary(result: Result, *, colour: bool) -> str:
         ]
         lines.append("written by: " + ", ".join(authors))
     return "\n".join(lines)
+
+
+def legend(*, colour: bool) -> list[str]:
+    """Who writes in which colour; one line where there is none."""
+    if not colour:
+        return ["tokens are not coloured here: no terminal, or NO_COLOR is set"]
+    return [f"{_paint(origin, origin, colour)}: {_AUTHORS[origin]}" for origin in Origin]
 
 
 def _mode(result: Result) -> str:

@@ -1,0 +1,317 @@
+"""The conversation from its first line to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from edge_client import render
+from edge_client.chat import terminal
+from edge_client.chat.answer import Watch, show
+from edge_client.chat.commands import ChatState, Outcome, help_lines, interpret
+from edge_client.chat.conversation import Conversation
+from edge_client.chat.history import FileHistory, history_file
+from edge_client.chat.lines import LineReader
+from edge_client.chat.prompt import Leave, Prompt
+from edge_client.chat.status import account
+from edge_client.chat.view import PlainView, TerminalView, View
+from edge_client.client import EdgeClient
+from edge_client.options import GenerateOptions, Mode
+from edge_client.progress import Teller
+from edge_client.result import Result
+from edge_client.retry import RetryPolicy
+from specwire.errors import BadRequest, Draining, Exhausted, LinkError, SpecwireError
+
+CLOSE_S = 1.5
+"""How long the end waits for the link and the models."""
+NO_HISTORY = "none"
+_ONCE = RetryPolicy(attempts=1, total_s=10.0)
+_EXIT_INTERRUPTED = 130
+_KEYS = """\
+Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; pasted lines stay together.
+Arrow keys and Ctrl-R find earlier inputs, Tab completes commands and files.
+Ctrl-C stops an answer or clears the line, twice it leaves; so does Ctrl-D."""
+
+
+def chat(
+    client: EdgeClient,
+    options: GenerateOptions,
+    *,
+    system: str | None,
+    server: str,
+    teller: Teller,
+    history: str | None = None,
+) -> int:
+    """Read messages and show answers until the input ends or /exit; returns the exit code.
+
+    On a terminal whatever goes wrong with a message is told, and the conversation goes on.
+
+    Args:
+        client: whose notices go through `teller`. It is closed at the end.
+        options: of the first answer.
+        system: a system message.
+        server: what to call the verifier.
+        teller: of notices.
+        history: a file for inputs, "none" for none, None for the usual place.
+
+    Raises:
+        SpecwireError: without a terminal, the verifier refused this client.
+    """
+    before = terminal.attributes()
+    talk = Chat(client, ChatState(Conversation(system), options), server, teller, history)
+    try:
+        return asyncio.run(talk.run())
+    except OSError:
+        if talk.code is None:
+            raise
+        return talk.code  # the terminal is gone
+    finally:
+        terminal.apply(before)
+
+
+class Chat:
+    """One conversation with a client; see `chat`."""
+
+    def __init__(
+        self,
+        client: EdgeClient,
+        state: ChatState,
+        server: str,
+        teller: Teller,
+        history: str | None,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._server = server
+        self._teller = teller
+        self._before = terminal.attributes()
+        self._colour = render.wants_colour(sys.stdout)
+        self._screen = _steerable(sys.stdout)  # cursor movements are understood
+        self._prompt: Prompt | None = None
+        self._lines = LineReader(sys.stdin.fileno())
+        if self._screen and sys.stdin.isatty():
+            self._prompt = Prompt(self._history(history), colour=self._colour)
+        self._main: asyncio.Task[Any] | None = None
+        self._answer: asyncio.Task[None] | None = None
+        self._warned = False
+        self._told: set[str] = set()
+        self.code: int | None = None
+        """Of the exit; None while nothing has ended the conversation."""
+
+    def _history(self, chosen: str | None) -> FileHistory | None:
+        if chosen == NO_HISTORY:
+            return None
+        path = history_file() if chosen is None else Path(chosen).expanduser()
+        return FileHistory(path, render.notice) if path is not None else None
+
+    async def run(self) -> int:
+        """Talk to the end; see `chat`."""
+        self._main = asyncio.current_task()
+        try:
+            with self._signals():
+                try:
+                    await self._begin()
+                    await self._talk()
+                except asyncio.CancelledError:
+                    if self.code is None:
+                        raise
+        finally:
+            self._main = None
+            await self._close()
+        return self.code or 0
+
+    async def _begin(self) -> None:
+        if self._prompt is None:
+            self._lines.start()
+            return
+        if self._state.options.mode is not Mode.STREAM:
+            # What goes wrong here is told when an answer needs the draft.
+            with contextlib.suppress(SpecwireError):
+                await self._wait("loading the draft model", self._client.load_draft())
+        try:
+            await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
+        except (LinkError, Draining) as error:
+            render.notice(f"{error}; each message tries again")
+        if self._state.model:
+            render.notice(f"{self._state.model} at {self._server}, {self._state.context} tokens")
+        render.notice("/help lists commands and keys, Ctrl-D leaves")
+
+    async def _wait(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
+        watch = Watch(self._view(), what)
+        async with watch(self._teller):
+            found = await work
+        if hasattr(found, "limits"):
+            self._state.model, self._state.context = found.model, found.limits.context
+
+    # ---------------------------------------------------------------- talking
+
+    async def _talk(self) -> None:
+        while True:
+            try:
+                text = await self._read()
+            except EOFError:
+                return
+            except Leave:
+                self.code = _EXIT_INTERRUPTED
+                return
+            self._warned = False
+            outcome = interpret(self._state, text.strip())
+            self._say(outcome)
+            if outcome.leave:
+                return
+            if outcome.ask is not None:
+                await self._ask(outcome.ask)
+
+    async def _read(self) -> str:
+        if self._prompt is not None:
+            return await self._prompt.ask()
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        return await self._lines.next()
+
+    def _say(self, outcome: Outcome) -> None:
+        if outcome.help:
+            for line in help_lines():
+                render.notice(line)
+            render.notice(_KEYS)
+            for line in render.legend(colour=self._colour):
+                print(line, file=sys.stderr, flush=True)
+        for line in outcome.say:
+            render.notice(line)
+
+    async def _ask(self, user: str) -> None:
+        state = self._state
+        stream = self._client.stream(
+            messages=state.conversation.messages(user), options=state.options
+        )
+        stopped = False
+        try:
+            stopped = not await self._stoppable(
+                show(stream, self._view(), self._teller, server=self._server)
+            )
+            if stopped:
+                render.notice("stopped")
+            else:
+                self._account(stream.result)
+        except SpecwireError as error:
+            stopped = True
+            self._explain(error, stream.result)
+            if self._prompt is None and not isinstance(
+                error, (LinkError, Draining, BadRequest, Exhausted)
+            ):
+                raise
+        finally:
+            state.tally.add(stream.result)
+            state.conversation.answered(user, stream.result.text, stopped=stopped)
+
+    async def _stoppable(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether the work came to its end, rather than being stopped by Ctrl-C."""
+        self._answer = asyncio.ensure_future(work)
+        try:
+            with terminal.unseen_keys() if self._prompt is not None else contextlib.nullcontext():
+                await self._answer
+        except asyncio.CancelledError:
+            if self.code is not None or (self._main is not None and self._main.cancelling()):
+                raise
+            return False
+        finally:
+            self._answer = None
+        return True
+
+    def _account(self, result: Result) -> None:
+        if self._prompt is not None:
+            render.notice(account(result) + "\n")
+        else:
+            render.notice(render.summary(result, colour=self._colour))
+        if result.finish_reason == "length" and len(result.token_ids) < (
+            self._state.options.max_tokens
+        ):
+            held = result.prompt_tokens + len(result.token_ids)
+            render.notice(
+                f"the context is full ({held} tokens), so the answer ends here: /clear forgets "
+                "the conversation, /undo takes back its last message"
+            )
+
+    def _explain(self, error: SpecwireError, result: Result) -> None:
+        what = "the answer broke off" if result.text else "no answer"
+        render.notice(f"{what}: {error}")
+        if isinstance(error, BadRequest) and "shorten" in str(error):
+            if self._state.conversation.turns:
+                render.notice(
+                    "the conversation and this message don't fit: /clear forgets the "
+                    "conversation, /undo takes back its last message; nothing is lost yet"
+                )
+        elif not result.text:
+            render.notice("/retry asks again")
+
+    def _view(self) -> View:
+        if self._screen:
+            mode = self._state.options.mode
+            return TerminalView(sys.stdout, colour=self._colour, mode=mode, notice=self._once)
+        return PlainView()
+
+    def _once(self, line: str) -> None:
+        """A notice that holds for each answer is told with the first."""
+        if line not in self._told:
+            self._told.add(line)
+            render.notice(line)
+
+    # ----------------------------------------------------------------- ending
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[int, Callable[[], None]] = {signal.SIGINT: self._interrupt}
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                handlers[number] = lambda number=number: self._leave(128 + number)  # type: ignore[misc]
+        set_ones = []
+        for number, handler in handlers.items():
+            with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the program
+                loop.add_signal_handler(number, handler)
+                set_ones.append(number)
+        try:
+            yield
+        finally:
+            for number in set_ones:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # the end is under way
+
+    def _interrupt(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
+        elif self._prompt is not None and self._prompt.asks:
+            self._prompt.interrupt()
+        elif not self._warned and self._prompt is None and sys.stdin.isatty():
+            self._warned = True
+            render.notice("\nCtrl-C again or Ctrl-D leaves")
+        else:
+            self._leave(_EXIT_INTERRUPTED)
+
+    def _leave(self, code: int) -> None:
+        if self._main is not None:
+            self.code = code
+            self._main.cancel()
+
+    async def _close(self) -> None:
+        """Close the client; a model that can't be left soon ends with the process."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._client.aclose()
+        except TimeoutError:
+            terminal.apply(self._before)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
+            os._exit(self.code or 0)
+
+
+def _steerable(stream: Any) -> bool:
+    return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")

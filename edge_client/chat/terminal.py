@@ -1,0 +1,53 @@
+"""The terminal's own settings: keys unseen while text is written, and all as it was at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+if sys.platform != "win32":
+    import termios
+
+Attributes = list[object]
+
+
+def attributes() -> Attributes | None:
+    """The settings of the terminal on standard input; None if there is none."""
+    if sys.platform == "win32":
+        return None
+    try:
+        return list(termios.tcgetattr(sys.stdin.fileno()))
+    except (termios.error, OSError, ValueError):
+        return None
+
+
+def apply(settings: Attributes | None) -> None:
+    """Put settings in force, if there are any and the terminal is still there."""
+    if sys.platform == "win32" or settings is None:
+        return
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, settings)  # type: ignore[arg-type]
+
+
+def silent(settings: Attributes | None) -> Attributes | None:
+    """The same settings, but keys are not shown and wait for whoever reads next.
+
+    Ctrl-C and Ctrl-Z keep their meaning.
+    """
+    if sys.platform == "win32" or settings is None:
+        return None
+    flags = settings[3]
+    assert isinstance(flags, int)
+    return [*settings[:3], flags & ~(termios.ECHO | termios.ICANON), *settings[4:]]
+
+
+@contextlib.contextmanager
+def unseen_keys() -> Iterator[None]:
+    """Keys typed meanwhile are not shown: the next prompt gets them."""
+    before = attributes()
+    apply(silent(before))
+    try:
+        yield
+    finally:
+        apply(before)

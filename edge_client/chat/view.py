@@ -1,0 +1,118 @@
+"""How an answer is shown: on a terminal with a status line, elsewhere as plain text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, TextIO
+
+from edge_client import render
+from edge_client.chat.canvas import Canvas, terminal_width
+from edge_client.chat.cells import harmless
+from edge_client.chat.status import status_line, waiting_line
+from edge_client.options import Mode
+from edge_client.result import Status, Token
+
+NOTICEABLE_S = 1.0
+"""A wait shorter than this needs no word."""
+_REPEAT_S = 10.0
+
+
+class View(Protocol):
+    """What an answer, or a wait, is shown on."""
+
+    def write(self, token: Token) -> None:
+        """Show a token."""
+
+    def going(self, status: Status) -> None:
+        """Text is coming; this is how it goes."""
+
+    def waiting(self, what: str, seconds: float) -> None:
+        """Nothing has come for so long."""
+
+    def tell(self, line: str) -> None:
+        """A notice, while this is shown."""
+
+    def end(self) -> None:
+        """It is over: leave nothing but the text, and notices that were held back."""
+
+
+class TerminalView:
+    """Text in the colours of its authors, and a status line below it."""
+
+    def __init__(
+        self, stream: TextIO, *, colour: bool, mode: Mode, notice: Callable[[str], None]
+    ) -> None:
+        self._canvas = Canvas(stream, colour=colour)
+        self._writer = render.TokenWriter(self._canvas, colour=colour)
+        self._mode = mode
+        self._notice = notice
+        self._begun = False
+        self._held: list[str] = []
+
+    def write(self, token: Token) -> None:
+        """Show a token, without what would steer the terminal."""
+        self._begun = self._begun or bool(token.text)
+        self._writer.write(replace(token, text=harmless(token.text)))
+
+    def going(self, status: Status) -> None:
+        """Show the status line."""
+        self._canvas.status(status_line(status, self._mode, terminal_width() - 1))
+
+    def waiting(self, what: str, seconds: float) -> None:
+        """Show what is waited for in place of the status line."""
+        self._canvas.status(waiting_line(what, seconds, terminal_width() - 1))
+
+    def tell(self, line: str) -> None:
+        """Show a notice: at once above the text, or after it where it has begun."""
+        if self._begun:
+            self._held.append(line)
+            return
+        self._canvas.status("")
+        self._notice(line)
+
+    def end(self) -> None:
+        """Take the status line away."""
+        self._canvas.status("")
+        self._writer.end()
+        for line in self._held:
+            self._notice(line)
+        self._held.clear()
+
+
+class PlainView:
+    """Text as it is on standard output; notices and waits as lines on standard error."""
+
+    def __init__(self) -> None:
+        self._writer = render.TokenWriter(sys.stdout, colour=render.wants_colour(sys.stdout))
+        self._said = ""
+        self._again_s = 0.0
+
+    def write(self, token: Token) -> None:
+        """Write a token's text."""
+        self._said = ""
+        self._writer.write(token)
+
+    def going(self, status: Status) -> None:
+        """Say nothing: the text speaks for itself."""
+
+    def waiting(self, what: str, seconds: float) -> None:
+        """Say once what is waited for, and again when that takes long."""
+        if seconds < NOTICEABLE_S:
+            return
+        if what != self._said:
+            self._said, self._again_s = what, seconds + _REPEAT_S
+            render.notice(f"{what} …")
+        elif seconds >= self._again_s:
+            self._again_s = seconds + _REPEAT_S
+            render.notice(f"{what} … {seconds:.0f} s")
+
+    def tell(self, line: str) -> None:
+        """Say it at once."""
+        self._said, self._again_s = line, _REPEAT_S
+        render.notice(line)
+
+    def end(self) -> None:
+        """End the line."""
+        self._writer.end()
