@@ -222,6 +222,7 @@ class Steering:
                 stop_below=plan.stop_below if plan.way is Way.SYNC else 0.0,
             ),
             pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD,
+            at_once=self._link.taking_turns,
         )
 
 

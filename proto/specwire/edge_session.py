@@ -184,6 +184,7 @@ class EdgeSession:
         self._exhausted_at = -1  # the draft had nothing to say at this position
         self._pacing_switched = False
         self._pacing_told = True  # the cloud knows the pacing in self.request
+        self._tell_at_once = False
 
     # ------------------------------------------------------------------ state
 
@@ -498,8 +499,13 @@ class EdgeSession:
         fresh = self._chain.id + 1
         self._chain = _Chain(fresh, fresh, self.frontier, self.frontier)
 
-    def steer(self, drafting: Drafting, pacing: pb.Pacing) -> None:
-        """Draft and send differently from now on, and tell the cloud how to pace itself."""
+    def steer(self, drafting: Drafting, pacing: pb.Pacing, *, at_once: bool = False) -> None:
+        """Draft and send differently from now on, and tell the cloud how to pace itself.
+
+        A cloud that is to wait hears so with the next drafts, and goes on until they come;
+        `at_once` it is told before, where its going on would hold the drafts up.
+        """
+        self._tell_at_once = at_once
         self.drafting = drafting
         self._set_pacing(pacing)
 
@@ -520,7 +526,8 @@ class EdgeSession:
         """What to send now; None if more must be drafted or a verdict awaited."""
         if self._over or not self.opened:
             return None
-        if not self._pacing_told and self.request.pacing == pb.PACING_RUN_AHEAD:
+        at_once = self._tell_at_once or self.request.pacing == pb.PACING_RUN_AHEAD
+        if not self._pacing_told and at_once:
             return self._proposal([], [], self.frontier)  # the cloud may be waiting
         chain = self._chain
         unsent = chain.end - max(self._sent_end, self.frontier)

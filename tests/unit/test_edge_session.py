@@ -247,6 +247,21 @@ def test_a_draft_that_failed_lets_the_cloud_run_ahead() -> None:
     assert edge.draft_wanted() is None
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_waiting_is_told_with_the_next_drafts_or_at_once(at_once: bool) -> None:
+    edge = edge_of(Drafting(0), pacing=pb.PACING_RUN_AHEAD)
+    edge.steer(Drafting(2), pb.PACING_WAIT, at_once=at_once)
+    first = edge.next_proposal()
+    assert (first is not None) == at_once
+    if first is not None:
+        assert (first.start, list(first.tokens), first.pacing) == (2, [], pb.PACING_WAIT)
+        assert edge.next_proposal() is None
+    feed(edge, 5, 6)
+    drafts = edge.next_proposal()
+    assert drafts is not None and list(drafts.tokens) == [5, 6]
+    assert drafts.pacing == (pb.PACING_UNSPECIFIED if at_once else pb.PACING_WAIT)
+
+
 def test_a_switched_pacing_is_told_again_after_a_cut() -> None:
     edge = edge_of(SYNC)
     edge.stop_drafting()
