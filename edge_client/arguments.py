@@ -44,7 +44,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_chat(_command(commands, "chat", "talk with the target"))
     _add_local(commands)
     _add_serve(commands)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if "server" in args and args.server is None:  # appending would keep a default beside others
+        args.server = [DEFAULT_SERVER]
+    return args
 
 
 def _add_output(generate: argparse.ArgumentParser) -> None:
@@ -108,7 +111,11 @@ def _models_command(
     """A command that brings a verifier and a draft together."""
     parser = _parser(commands, name, about)
     parser.add_argument(
-        "--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help="default: %(default)s"
+        "--server",
+        action="append",
+        metavar="HOST:PORT",
+        help="a verifier; repeat for others that take over where those before fail "
+        f"(default: {DEFAULT_SERVER})",
     )
     _add_draft(parser, "of the draft model (default: fast cores)")
     _add_credentials(parser.add_argument_group("how to reach the verifier safely"))

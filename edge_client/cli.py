@@ -111,7 +111,7 @@ def _serve(
     settings = ServeSettings(
         host,
         port,
-        server=args.server,
+        server=", ".join(args.server),
         key=read_key(args.api_key_file, os.environ),
         origins=tuple(args.allow_origin),
         insecure=args.insecure,

@@ -14,23 +14,23 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
 from edge_client import retry
-from edge_client.connection import Connector, TargetLink
+from edge_client.connection import Connector, TargetLink, TargetRoute
 from edge_client.credentials import Credentials
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.drafter import Drafter, DraftFrom, draft_from
 from edge_client.generation import Generation, opening_frame
 from edge_client.options import GenerateOptions, Mode
 from edge_client.policy.estimates import LinkEstimates
-from edge_client.remote import RemoteVerifier
+from edge_client.remote import RemoteVerifiers
 from edge_client.result import Result, Status, Token
-from specwire.errors import BadRequest, VersionMismatch
+from specwire.errors import BadRequest, OtherTarget, VersionMismatch, VocabularyMismatch
 from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.v1 import verifier_pb2 as pb
 
@@ -68,7 +68,8 @@ class EdgeClient:
     next, so that the policy chooses better from the start; what it learns of a text is not.
 
     Args:
-        server: HOST:PORT of a verifier, or another way to a target.
+        server: HOST:PORT of a verifier, or of several in the order in which they are tried,
+            or another way to a target.
         draft: a GGUF file, "builtin:smollm2", "builtin:smollm2-q2", or None for none.
         drafts: where they come from: "model", "lookup" (what was written before; needs no
             model), or "auto", the first that is likely to be right.
@@ -79,7 +80,7 @@ class EdgeClient:
 
     def __init__(
         self,
-        server: str | Connector,
+        server: str | Sequence[str] | Connector,
         *,
         draft: str | None = None,
         drafts: str = DraftFrom.AUTO,
@@ -87,18 +88,14 @@ class EdgeClient:
         credentials: Credentials | None = None,
         notify: Callable[[str], None] = logger.warning,
     ) -> None:
-        if isinstance(server, str):
-            server = RemoteVerifier(server, credentials)
-        elif credentials is not None:
-            raise BadRequest("credentials are for a verifier at an address")
-        self._connector = server
+        self._connector = _connector(server, credentials)
         self._notify = notify
         self._drafter = Drafter(
             draft,
             draft_from(drafts),
             threads=threads,
-            place=server.place,
-            estimates=LinkEstimates(taking_turns=server.shares_cores),
+            place=self._connector.place,
+            estimates=LinkEstimates(taking_turns=self._connector.shares_cores),
             notify=notify,
         )
         self._loop_lock = threading.Lock()
@@ -201,14 +198,19 @@ class EdgeClient:
             raise
 
     async def describe(self, policy: retry.RetryPolicy = retry.CONNECT) -> pb.DescribeResponse:
-        """What the verifier serves: its model, limits and features.
+        """What the verifier serves: its model, limits and features. Asked anew each time.
 
         Raises:
             SpecwireError: it can't be reached, or refuses.
         """
+        return await self._served(self._link().describe, policy)
+
+    async def _served(
+        self, ask: Callable[[], Awaitable[pb.DescribeResponse]], policy: retry.RetryPolicy
+    ) -> pb.DescribeResponse:
         served = await retry.retrying(
             policy,
-            self._link().describe,
+            ask,
             lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
         )
         _check_versions(served)
@@ -237,39 +239,57 @@ class EdgeClient:
         messages: Messages | None,
         options: GenerateOptions,
     ) -> AsyncIterator[Token]:
-        link = self._link()
         notices: list[str] = []
 
         def notify(line: str) -> None:
             notices.append(line)
             self._notify(line)
 
-        served = await self.describe()
+        for last in (False, True):
+            route = self._link().route(notify)
+            generation = await self._prepared(route, prompt, messages, options, notify)
+            stream._generation = generation
+            stream.result = generation.result
+            stream.result.notices = notices
+            try:
+                # Closed with this iteration, so that who leaves early ends the session too.
+                async with contextlib.aclosing(aiter(generation)) as tokens:
+                    async for token in tokens:
+                        yield token
+                return
+            except (VersionMismatch, VocabularyMismatch, OtherTarget):
+                # What was known of the verifier may be out of date: ask it, and begin anew.
+                if last or generation.opened:
+                    raise
+
+    async def _prepared(
+        self,
+        route: TargetRoute,
+        prompt: str | Sequence[int] | None,
+        messages: Messages | None,
+        options: GenerateOptions,
+        notify: Callable[[str], None],
+    ) -> Generation:
+        """A generation that suits what the verifier serves."""
+        served = await self._served(route.describe, retry.CONNECT)
         draft = await self._drafter.side(served, options, notify, by_template=messages is not None)
         if draft is None and options.mode is not Mode.STREAM:
             options = _without_draft(options)
         vocabulary = draft.vocabulary if draft is not None else None
         opening = opening_frame(
             options,
-            fingerprint=vocabulary.fingerprint if vocabulary is not None else b"",
+            fingerprint=served.vocabulary.fingerprint,
             return_text=vocabulary is None,
         )
         _set_prompt(opening, prompt, messages)
-        generation = Generation(
-            link,
+        return Generation(
+            route,
             opening,
             options,
             draft=draft,
             limits=Limits.from_proto(served.limits),
             notify=notify,
         )
-        stream._generation = generation
-        stream.result = generation.result
-        stream.result.notices = notices
-        # Closed with this iteration, so that a caller who leaves early ends the session too.
-        async with contextlib.aclosing(aiter(generation)) as tokens:
-            async for token in tokens:
-                yield token
 
     # ------------------------------------------------------------------ loops
 
@@ -336,6 +356,18 @@ class EdgeClient:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def _connector(
+    server: str | Sequence[str] | Connector, credentials: Credentials | None
+) -> Connector:
+    if isinstance(server, str):
+        return RemoteVerifiers([server], credentials)
+    if isinstance(server, Sequence):
+        return RemoteVerifiers(server, credentials)
+    if credentials is not None:
+        raise BadRequest("credentials are for a verifier at an address")
+    return server
 
 
 async def _wind_up(link: TargetLink | None) -> None:

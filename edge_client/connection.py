@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -12,8 +13,13 @@ from specwire.v1 import verifier_pb2 as pb
 class TargetStream(Protocol):
     """One session's frames, up and down, counted in bytes of payload that left this device."""
 
-    bytes_up: int
-    bytes_down: int
+    @property
+    def bytes_up(self) -> int:
+        """Payload sent."""
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload received."""
 
     async def send(self, frame: pb.EdgeFrame) -> None:
         """Send a frame.
@@ -30,11 +36,11 @@ class TargetStream(Protocol):
         """
 
 
-class TargetLink(Protocol):
-    """A way to a target. Belongs to one event loop."""
+class TargetRoute(Protocol):
+    """One generation's way to its target. Belongs to one event loop."""
 
     async def describe(self) -> pb.DescribeResponse:
-        """What the target is; also the check that it can be reached."""
+        """What the target is. May be what was told before, if the link still stands."""
 
     def decode(self, first: pb.EdgeFrame) -> AbstractAsyncContextManager[TargetStream]:
         """A session's stream, begun with `first`; over on leaving."""
@@ -44,6 +50,16 @@ class TargetLink(Protocol):
 
     def leave(self, session_id: bytes) -> None:
         """Have a session closed, without waiting for it; best effort."""
+
+
+class TargetLink(Protocol):
+    """What the generations on one event loop share of the way to a target."""
+
+    async def describe(self) -> pb.DescribeResponse:
+        """What the target is, asked anew; also the check that it can be reached."""
+
+    def route(self, notify: Callable[[str], None]) -> TargetRoute:
+        """A way for one generation; `notify` is told where it leads, if not where expected."""
 
     async def close(self) -> None:
         """Give back what the link holds."""

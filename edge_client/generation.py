@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from edge_client import retry
-from edge_client.connection import TargetLink, TargetStream
+from edge_client.connection import TargetRoute, TargetStream
 from edge_client.draft.source import Drafted
 from edge_client.draft.worker import DraftEvents, DraftRun
 from edge_client.drafter import DraftSide
@@ -37,7 +37,7 @@ class Generation:
 
     def __init__(
         self,
-        link: TargetLink,
+        link: TargetRoute,
         opening: pb.Open,
         options: GenerateOptions,
         *,
@@ -85,6 +85,7 @@ class Generation:
         self._lost_session = False
         self._connected = False
         self._draft_failed = False
+        self._uncounted = False  # a stream ended early, which alone is no reconnection
 
     # ------------------------------------------------------------- iteration
 
@@ -104,9 +105,11 @@ class Generation:
                         async for token in tokens:
                             yield token
                 except SessionNotFound:
-                    if not self._machine.opened:
+                    if not self._machine.opened or self._lost_session:
                         raise
                     self._lost_session = True
+                    self.result.reconnections += self._uncounted
+                    self._uncounted = False
                 except (*retry.TRANSIENT, Unconnected, Superseded) as error:
                     if not self._connected:
                         raise  # connecting has its own bounded attempts
@@ -128,6 +131,11 @@ class Generation:
                 self._link.leave(self._machine.session_id)
             self._settle_result()
 
+    @property
+    def opened(self) -> bool:
+        """Whether a verifier has taken the session on."""
+        return self._machine.opened
+
     def status(self) -> Status:
         """How it is going now."""
         steering, tokens = self._steering, len(self.result.token_ids)
@@ -144,7 +152,8 @@ class Generation:
         )
 
     async def _pause(self, error: SpecwireError, fruitless: int) -> None:
-        if not isinstance(error, StreamEnded):
+        self._uncounted = isinstance(error, StreamEnded)
+        if not self._uncounted:
             self._notify(f"link lost ({error}); resuming")
             self.result.reconnections += 1
         if fruitless:

@@ -18,6 +18,12 @@ from specwire.v1 import verifier_pb2_grpc as rpc
 CONNECT_S = 5.0
 """How long a first answer may take."""
 
+OPENING_S = 10.0
+"""How long the answer to an opening may take, beside the time for its bytes."""
+
+SLOWEST_BYTE_S = 10_000
+"""Bytes a second that every link is thought to carry."""
+
 FAREWELL_S = 0.5
 """How long closing a link waits for sessions that were left to be closed."""
 
@@ -30,6 +36,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # that is how long connecting may take
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # A new link must not inherit the waiting time of one that failed.
     ("grpc.use_local_subchannel_pool", 1),
@@ -73,6 +80,7 @@ class Link:
         self._farewells: set[asyncio.Task[None]] = set()
         self._closed = False
         self._stub: rpc.VerifierAsyncStub = rpc.VerifierStub(self._channel)
+        self._served: pb.DescribeResponse | None = None
 
     async def describe(self) -> pb.DescribeResponse:
         """What the verifier serves; also the check that it can be reached.
@@ -80,10 +88,23 @@ class Link:
         Raises:
             SpecwireError: it can't be reached, or refuses.
         """
+        self._served = None
         with _translated(self.server):
-            return await self._stub.Describe(
+            self._served = await self._stub.Describe(
                 pb.DescribeRequest(), timeout=CONNECT_S, metadata=self._metadata
             )
+        return self._served
+
+    @property
+    def known(self) -> pb.DescribeResponse | None:
+        """What `describe` said last, for as long as the connection it came over stands."""
+        if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self._served = None
+        return self._served
+
+    def forget(self) -> None:
+        """What is known may be out of date: the verifier may have been replaced."""
+        self._served = None
 
     @asynccontextmanager
     async def decode(self, first: pb.EdgeFrame) -> AsyncIterator[Stream]:

@@ -10,8 +10,9 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Self
 
 from edge_client.local.device import Round, Seat, TargetDevice
 from specwire.cloud_session import CloudSession, Work
@@ -62,6 +63,10 @@ class LocalLink:
 
     def leave(self, session_id: bytes) -> None:
         """Nothing to do: a session is over when its stream is left."""
+
+    def route(self, notify: Callable[[str], None]) -> Self:
+        """This link: there is one way only."""
+        return self
 
     async def close(self) -> None:
         """Nothing to do: the device belongs to the client."""

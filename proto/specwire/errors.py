@@ -15,6 +15,7 @@
     ├── Unsupported           UNIMPLEMENTED        this verifier lacks the feature
     ├── LinkError             UNAVAILABLE          (edge) the verifier can't be reached
     ├── Untrusted             UNAUTHENTICATED      (edge) the verifier's certificate won't do
+    ├── OtherTarget           FAILED_PRECONDITION  (edge) it serves another model than it did
     ├── ModelError            FAILED_PRECONDITION  a model can't be loaded or used
     └── ProtocolError         INTERNAL             the other end broke the protocol
 
@@ -154,6 +155,12 @@ class Untrusted(SpecwireError):
     """What answers has no certificate that proves it to be the verifier; never retried."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
+
+
+class OtherTarget(SpecwireError):
+    """A verifier serves another target than the one that the text was begun with."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class ModelError(SpecwireError):

@@ -98,6 +98,17 @@ class VerifierThread:
 
         return self.run(count())
 
+    @property
+    def unended(self) -> int:
+        """Sessions that could still go on, attached or not."""
+
+        async def count() -> int:
+            assert self._server is not None
+            sessions = self._server._scheduler.sessions
+            return sum(session.state.finished is None for session in sessions)
+
+        return self.run(count())
+
     def close(self) -> None:
         """Stop, and end the thread."""
         self.stop()

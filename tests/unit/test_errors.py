@@ -11,6 +11,7 @@ from specwire import errors
 from specwire.errors import (
     LinkError,
     ModelError,
+    OtherTarget,
     ProtocolError,
     SpecwireError,
     Untrusted,
@@ -24,7 +25,7 @@ CLASSES = [
     for value in vars(errors).values()
     if isinstance(value, type) and issubclass(value, SpecwireError) and value is not SpecwireError
 ]
-LOCAL = (LinkError, ModelError, ProtocolError, Untrusted)
+LOCAL = (LinkError, ModelError, OtherTarget, ProtocolError, Untrusted)
 """Raised at one end and never sent."""
 
 
