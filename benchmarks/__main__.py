@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import modes, on_device, q_codec, service
+from benchmarks import edge, modes, on_device, q_codec, service
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "q_codec": q_codec.run,
     "modes": modes.run,
     "service": service.run,
+    "edge": edge.run,
     "on_device": on_device.run,
 }
 

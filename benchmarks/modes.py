@@ -15,7 +15,7 @@ from benchmarks.pair import DRAFTS, PROMPTS, cores, verifier
 from edge_client import EdgeClient, GenerateOptions, Mode, Result
 from specwire.sampling import SamplingParams
 
-MODES = (Mode.STREAM, Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD)
+MODES = (Mode.STREAM, Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD, Mode.AUTO)
 
 
 def run(*, turns: int = 3, max_tokens: int = 64) -> list[dict[str, Any]]:

@@ -27,8 +27,9 @@ _RECONSIDER = 8
 PROBE_AFTER = 64
 """Tokens without drafts, after which a few are drafted to see whether they would help now."""
 PROBE_TOKENS = 8
-_GIVE_UP = 8
-"""Times in a row that the draft had nothing to say, after which a fixed mode does without."""
+_OFTEN = 8
+"""Times in a row that the draft had nothing to say, after which a fixed mode does not have
+the cloud wait for it until it speaks again."""
 
 _WAYS: dict[Mode, tuple[Way, ...]] = {
     Mode.AUTO: (Way.STREAM, Way.RUN_AHEAD, Way.PIPELINE, Way.SYNC),
@@ -110,6 +111,8 @@ class Steering:
 
         `seconds` is how long it took, None where that tells nothing.
         """
+        if self._exhausted >= _OFTEN:
+            self._apply()
         self._exhausted = 0
         if seconds is not None:
             self._link.add_draft(seconds)
@@ -126,8 +129,8 @@ class Steering:
                 self.plan = replace(self.plan, way=Way.RUN_AHEAD)
                 self._verdicts = 0
                 self._apply()
-        elif self._exhausted == _GIVE_UP:
-            self._machine.stop_drafting()
+        elif self._exhausted == _OFTEN:
+            self._machine.steer(self._machine.drafting, pb.PACING_RUN_AHEAD)
 
     def verdict(self, verdict: pb.Verdict, now: float) -> None:
         """A verdict has come, and the session has taken it."""

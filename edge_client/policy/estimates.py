@@ -102,7 +102,7 @@ class Agreement:
     PLACES = 16
     _MEMORY = 0.99
     _PRIOR = 0.8
-    _PRIOR_WEIGHT = 6.0
+    _PRIOR_WEIGHT = 3.0
     _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 
     def __init__(self) -> None:

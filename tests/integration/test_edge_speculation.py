@@ -273,11 +273,47 @@ TEXTS = {
 }
 
 
-def echoing(vocabulary: Vocabulary, text: str) -> VerifierThread:
-    """A verifier that is certain to write `text`, byte by byte."""
+def echoing(vocabulary: Vocabulary, text: str, step_s: float = 0.0) -> VerifierThread:
+    """A verifier that is certain to write `text`, byte by byte, in forwards of `step_s`."""
     encoder = ByteEncoder(len(SPECIALS))
     script = encoder.encode_text(text)
-    return VerifierThread(ScriptBackend(vocabulary, script, prompt_length=len(PROMPT)), encoder)
+    backend = ScriptBackend(vocabulary, script, prompt_length=len(PROMPT), step_s=step_s)
+    return VerifierThread(backend, encoder)
+
+
+@pytest.mark.parametrize("mode", [*DRAFTING_MODES, Mode.AUTO])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_what_was_written_before_is_a_draft_without_a_model(
+    vocabulary: Vocabulary, mode: Mode, temperature: float
+) -> None:
+    text = "a line that comes again; " * 12
+    options = asking(len(text) + 1, mode=mode, temperature=temperature)
+    with (
+        echoing(vocabulary, text, step_s=0.01) as verifier,
+        EdgeClient(verifier.address, drafts="lookup", notify=quiet) as client,
+    ):
+        result = client.generate("echo", options=options)
+    assert result.text == text and result.draft == "prompt lookup" and not result.notices
+    assert result.counts.accepted > 100
+    assert result.counts.rounds < len(text) / 2
+
+
+def test_a_model_is_helped_by_what_was_written_before(
+    vocabulary: Vocabulary, near_draft: Path
+) -> None:
+    """The model knows nothing of this text, so what is accepted was copied."""
+    text = "a line that comes again; " * 12
+    options = asking(len(text) + 1, mode=Mode.SYNC, gamma=4)
+    with echoing(vocabulary, text) as verifier:
+        accepted = {}
+        for drafts in ("model", "auto"):
+            with EdgeClient(
+                verifier.address, draft=str(near_draft), drafts=drafts, threads=1
+            ) as client:
+                result = client.generate("echo", options=options)
+            assert result.text == text
+            accepted[drafts] = result.counts.accepted
+    assert accepted["model"] < 30 < 150 < accepted["auto"]
 
 
 def nearly(text: str, seed: int = 0) -> SourceFactory:
