@@ -37,6 +37,10 @@ _WAYS: dict[Mode, tuple[Way, ...]] = {
     Mode.PIPELINE: (Way.PIPELINE,),
     Mode.RUN_AHEAD: (Way.RUN_AHEAD,),
 }
+_FIRST_PROBE = 4
+"""Tokens without drafts at first, where they share cores with the target: what they must beat."""
+_AT_BEST = 0.95
+"""No draft is taken to be accepted more often than this."""
 _IN_TURN = (Way.STREAM, Way.SYNC)
 """What `auto` chooses from where draft and target share their cores."""
 
@@ -79,6 +83,7 @@ class Steering:
         self._committed = 0  # since the plan was made, or the last probe
         self._probing = False
         self._exhausted = 0  # times in a row
+        self._patience = PROBE_AFTER
         self.plan = self._first_plan()
         self._apply()
 
@@ -86,6 +91,9 @@ class Steering:
         known = conditions(self._link, self.agreement)
         if known is not None and self._fixed is None:
             return self._chosen(None)
+        if self._ways is _IN_TURN:
+            self._patience = _FIRST_PROBE
+            return Plan(Way.STREAM, 0, 1)
         way = self._trial_way()
         gamma = min(self._fixed or _FIRST_GAMMA, self._most_gamma)
         if self._fixed is not None:
@@ -176,8 +184,12 @@ class Steering:
         if self._fixed is not None:
             return
         if self.plan.way is Way.STREAM and not self._probing:
-            if self._committed >= PROBE_AFTER:
-                self._probe()
+            if self._committed >= self._patience:
+                self._patience = PROBE_AFTER
+                if self._hopeless():
+                    self._committed = 0
+                else:
+                    self._probe()
             return
         if self._probing and self._committed < PROBE_TOKENS:
             return
@@ -200,6 +212,22 @@ class Steering:
             most_window=self._most_window,
             current=current,
         )
+
+    def _hopeless(self) -> bool:
+        """Whether drafts would not even pay if nearly all were accepted, so that none is tried.
+
+        Trying costs time only where draft and target take turns.
+        """
+        known = conditions(self._link, self.agreement)
+        if known is None or not self._link.taking_turns:
+            return False
+        best = choose(
+            replace(known, alphas=[_AT_BEST]),
+            ways=self._ways,
+            most_gamma=self._most_gamma,
+            most_window=self._most_window,
+        )
+        return best.way is Way.STREAM
 
     def _probe(self) -> None:
         self._probing = True

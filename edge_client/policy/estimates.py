@@ -56,10 +56,16 @@ class LinkEstimates:
         self.rtt = Average(0.1)
         self.draft = Average(0.05)
         self._forwards: deque[tuple[int, float]] = deque(maxlen=32)
+        # What a device does without drafts, kept while it drafts: its forwards with drafts
+        # cost far more than an accelerator's, and don't tell what the others would.
+        self._plain: deque[tuple[int, float]] = deque(maxlen=8)
 
     def add_forward(self, examined: int, seconds: float) -> None:
         """A target forward that examined so many draft tokens, waiting for it included."""
-        self._forwards.append((examined, seconds))
+        if self.taking_turns and not examined:
+            self._plain.append((examined, seconds))
+        else:
+            self._forwards.append((examined, seconds))
 
     def add_draft(self, seconds: float) -> None:
         """A draft token. One that something else delayed counts no more than four."""
@@ -76,12 +82,13 @@ class LinkEstimates:
 
         A line through the recent forwards, by least squares. None before the first.
         """
-        if not self._forwards:
+        forwards = [*self._plain, *self._forwards]
+        if not forwards:
             return None
         # One forward in ten that something else delayed must not tilt the line.
-        seconds = sorted(s for _, s in self._forwards)
+        seconds = sorted(s for _, s in forwards)
         most = 2 * seconds[len(seconds) // 2]
-        points = [(n, min(s, most)) for n, s in self._forwards]
+        points = [(n, min(s, most)) for n, s in forwards]
         count = len(points)
         mean_n = sum(n for n, _ in points) / count
         mean_s = sum(s for _, s in points) / count

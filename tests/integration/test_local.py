@@ -174,8 +174,9 @@ def test_auto_never_drafts_while_the_target_works(tiny_gguf: Path, drafts: dict[
         options = replace(asking(150, mode=Mode.AUTO), gamma=None)
         results = [client.generate(PROMPT, options=options) for _ in range(3)]
     assert all(set(result.ways) <= {"sync", "stream"} for result in results)
-    # Drafts were tried from the start, and come back to be tried even where they don't pay.
-    assert all(result.counts.accepted > 0 for result in results)
+    # They were tried, after a few tokens without them.
+    assert results[0].counts.accepted > 0
+    assert results[0].origins[Origin.RUN_AHEAD] >= 4
 
 
 # ── several at once, leaving, closing ────────────────────────────────────────────────
