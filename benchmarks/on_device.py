@@ -61,8 +61,8 @@ def _rows(
     ways: dict[str, Callable[[], float]] = {
         "llama.cpp loop": bare,
         "local, no draft": client("local, no draft", alone, replace(OPTIONS, mode=Mode.STREAM)),
-        "local, small": client("local, small", small, OPTIONS),
-        "local, small, γ 4": client("local, small, γ 4", small, replace(OPTIONS, gamma=4)),
+        "local, auto": client("local, auto", small, replace(OPTIONS, mode=Mode.AUTO)),
+        "local, sync": client("local, sync", small, OPTIONS),
     }
     speeds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(RUNS):
