@@ -44,6 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_chat(_command(commands, "chat", "talk with the target"))
     _add_local(commands)
     _add_serve(commands)
+    _add_doctor(commands)
     args = parser.parse_args(argv)
     if "server" in args and args.server is None:  # appending would keep a default beside others
         args.server = [DEFAULT_SERVER]
@@ -150,6 +151,14 @@ def _add_draft(parser: argparse.ArgumentParser, threads: str) -> None:
         "model), or whichever is likely to be right (default: %(default)s)",
     )
     parser.add_argument("--threads", type=int, help=threads)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _models_command(
+        commands, "doctor", "check verifier, draft and link, and say what to expect of them"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    _add_sampling(parser.add_argument_group("how to draw"))
 
 
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         options = options_from(args)
+        if args.command == "doctor":
+            return _doctor(args, options)
         teller = Teller()
         notify = render.seldom(render.notice) if args.command == "serve" else teller
         client = _client(args, notify)
@@ -72,6 +74,20 @@ def _client(args: argparse.Namespace, notify: Callable[[str], None]) -> EdgeClie
     )
 
 
+def _doctor(args: argparse.Namespace, options: GenerateOptions) -> int:
+    from edge_client.doctor.run import Doctor
+
+    doctor = Doctor(
+        args.server[0],
+        None if args.draft == "none" else args.draft,
+        args.drafts,
+        threads=args.threads,
+        credentials=credentials_from(args, os.environ),
+        options=options,
+    )
+    return doctor.examine(as_json=args.json)
+
+
 def _chat(
     client: EdgeClient, args: argparse.Namespace, options: GenerateOptions, teller: Teller
 ) -> int:
@@ -83,7 +99,7 @@ def _chat(
         client,
         options,
         system=args.system,
-        server=args.server if isinstance(args.server, str) else ", ".join(args.server),
+        server=", ".join(args.server),
         teller=teller,
         history=args.history,
     )

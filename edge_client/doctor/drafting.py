@@ -1,0 +1,87 @@
+"""How fast this device drafts, and how often the target agrees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edge_client.client import EdgeClient
+from edge_client.doctor.measured import Measured
+from edge_client.draft.llama_draft import LlamaDraft
+from edge_client.draft.llama_weights import LlamaWeights
+from edge_client.draft.source import DraftRules, ModelSource
+from edge_client.options import GenerateOptions, Mode
+from specwire.v1 import verifier_pb2 as pb
+
+QUESTION = "How is a rainbow formed? Answer in two or three sentences."
+CONTINUED = "A rainbow is formed when sunlight enters a drop of water. First the light"
+ANSWER_TOKENS = 64
+_GAMMA = 4
+_TOKENS = 48
+_WARM_UP = 2
+_LONGEST_S = 3.0
+LOOKUP_S = 1e-4
+"""What copying a token takes, about."""
+
+
+def draft_time(
+    weights: LlamaWeights, prompt: Sequence[int], options: GenerateOptions, threads: int | None
+) -> float:
+    """Seconds a draft token takes on this machine, choosing it and making its q included.
+
+    Blocks meanwhile.
+
+    Raises:
+        ModelError: llama.cpp can't make room for it.
+    """
+    size = len(weights.vocabulary)
+    rules = DraftRules(
+        params=options.sampling,
+        mode=pb.VERIFICATION_MODE_REJECTION,
+        seed=1,
+        size=size,
+        padding_ids=weights.vocabulary.padding_ids,
+        prompt_length=len(prompt),
+        truncation=options.truncation,
+    )
+    context = min(len(prompt) + _TOKENS + 1, weights.train_context or 1 << 30)
+    with LlamaDraft(weights, context=context, threads=threads) as model:
+        source = ModelSource(model, rules)
+        text = list(prompt)
+        times: list[float] = []
+        started = time.perf_counter()
+        while len(text) < context and time.perf_counter() - started < _LONGEST_S:
+            began = time.perf_counter()
+            drafted = source.next(text, 1)
+            if drafted is None:
+                break
+            times.append(time.perf_counter() - began)
+            text.append(drafted.token)
+    kept = times[_WARM_UP:] or times
+    return sum(kept) / len(kept) if kept else 0.0
+
+
+async def acceptance(
+    client: EdgeClient, options: GenerateOptions, measured: Measured, *, chat: bool, context: int
+) -> None:
+    """Measure the acceptance rate on a short answer, which waits for each verdict.
+
+    Raises:
+        SpecwireError: the verifier refused, or can't be reached any more.
+    """
+    asked = replace(
+        options,
+        mode=Mode.SYNC,
+        gamma=min(options.gamma or _GAMMA, _GAMMA),
+        window=None,
+        max_tokens=max(1, min(ANSWER_TOKENS, context // 4)),
+        seed=1 if options.seed is None else options.seed,
+        logprobs=None,
+    )
+    if chat:
+        result = await client.complete(messages=[("user", QUESTION)], options=asked)
+    else:
+        result = await client.complete(CONTINUED, options=asked)
+    measured.alpha = result.counts.alpha
+    measured.examined = result.counts.examined
