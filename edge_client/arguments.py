@@ -83,6 +83,7 @@ def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
 ) -> argparse.ArgumentParser:
     parser = _models_command(commands, name, about)
+    _add_offline_tail(parser)
     parser.add_argument("--system", help="a system message, with chat")
     _add_sampling(parser.add_argument_group("how to draw"))
     return parser
@@ -261,6 +262,15 @@ def _add_generation(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_offline_tail(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offline-tail",
+        action="store_true",
+        help="while the link is lost draft on, show that as provisional (on a terminal), and "
+        "have it verified when it is back",
+    )
+
+
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--temperature", type=float, default=DEFAULT_TEMPERATURE, help="default: %(default)s"
@@ -323,4 +333,5 @@ def options_from(args: argparse.Namespace) -> GenerateOptions:
         gamma=args.gamma,
         window=args.window,
         logprobs=getattr(args, "logprobs", None),
+        offline_tail=getattr(args, "offline_tail", False),
     )

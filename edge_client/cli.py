@@ -17,6 +17,7 @@ from edge_client.client import EdgeClient
 from edge_client.options import GenerateOptions
 from edge_client.progress import Teller
 from edge_client.result import Token
+from edge_client.screen import Screen
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
 EXIT_REFUSED = 1
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "serve":
             _serve(client, args, options, notify)
         else:
-            asyncio.run(_generate(client, args, _prompt(args), options))
+            asyncio.run(_generate(client, args, _prompt(args), options, teller))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -155,25 +156,37 @@ def _prompt(args: argparse.Namespace) -> str:
 
 
 async def _generate(
-    client: EdgeClient, args: argparse.Namespace, prompt: str, options: GenerateOptions
+    client: EdgeClient,
+    args: argparse.Namespace,
+    prompt: str,
+    options: GenerateOptions,
+    teller: Teller,
 ) -> None:
+    colour = render.wants_colour(sys.stdout)
+    shows = options.offline_tail and colour and not args.json
+    screen = Screen(sys.stdout, render.notice) if shows else None
+    provisional = screen.provisional if screen is not None else None
     if args.chat:
         system = [("system", args.system)] if args.system is not None else []
-        stream = client.stream(messages=[*system, ("user", prompt)], options=options)
+        messages = [*system, ("user", prompt)]
+        stream = client.stream(messages=messages, options=options, provisional=provisional)
     elif args.system is not None:
         raise BadRequest("--system needs --chat: a plain prompt has no system message")
     else:
-        stream = client.stream(prompt, options=options)
-    colour = render.wants_colour(sys.stdout)
-    writer = render.TokenWriter(sys.stdout, colour=colour)
+        stream = client.stream(prompt, options=options, provisional=provisional)
+    writer = render.TokenWriter(screen or sys.stdout, colour=colour)
     # Who reads our output may leave: then the session must end before the client does.
     tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
+    aside = teller.to(screen.notice) if screen is not None else contextlib.nullcontext()
     async with client, contextlib.aclosing(tokens):
         try:
-            async for token in tokens:
-                if not args.json:
-                    writer.write(token)
+            with aside:
+                async for token in tokens:
+                    if not args.json:
+                        writer.write(token)
         finally:
+            if screen is not None:
+                screen.provisional("")
             writer.end()
     if args.json:
         print(json.dumps(stream.result.to_json(), ensure_ascii=False))

@@ -151,6 +151,7 @@ class EdgeClient:
         *,
         messages: Messages | None = None,
         options: GenerateOptions | None = None,
+        provisional: Callable[[str], None] | None = None,
     ) -> TokenStream:
         """Tokens of an answer, to be iterated over in a coroutine.
 
@@ -158,6 +159,9 @@ class EdgeClient:
             prompt: text, or token ids as they are. Either this or `messages`.
             messages: (role, content) pairs, put through the target's chat template.
             options: how to generate.
+            provisional: with `options.offline_tail`, hears on the event loop what the draft
+                expects to follow while the link is lost: all of that text whenever it has
+                grown, and "" when it is withdrawn, before committed tokens come.
 
         Raises:
             BadRequest: there is not exactly one prompt.
@@ -166,7 +170,9 @@ class EdgeClient:
         if (prompt is None) == (messages is None):
             raise BadRequest("give either a prompt or messages")
         chosen = options or GenerateOptions()
-        return TokenStream(lambda stream: self._tokens(stream, prompt, messages, chosen))
+        return TokenStream(
+            lambda stream: self._tokens(stream, prompt, messages, chosen, provisional)
+        )
 
     async def complete(
         self,
@@ -238,6 +244,7 @@ class EdgeClient:
         prompt: str | Sequence[int] | None,
         messages: Messages | None,
         options: GenerateOptions,
+        provisional: Callable[[str], None] | None,
     ) -> AsyncIterator[Token]:
         notices: list[str] = []
 
@@ -247,7 +254,7 @@ class EdgeClient:
 
         for last in (False, True):
             route = self._link().route(notify)
-            generation = await self._prepared(route, prompt, messages, options, notify)
+            generation = await self._prepared(route, prompt, messages, options, notify, provisional)
             stream._generation = generation
             stream.result = generation.result
             stream.result.notices = notices
@@ -269,6 +276,7 @@ class EdgeClient:
         messages: Messages | None,
         options: GenerateOptions,
         notify: Callable[[str], None],
+        provisional: Callable[[str], None] | None,
     ) -> Generation:
         """A generation that suits what the verifier serves."""
         served = await self._served(route.describe, retry.CONNECT)
@@ -289,6 +297,7 @@ class EdgeClient:
             draft=draft,
             limits=Limits.from_proto(served.limits),
             notify=notify,
+            provisional=provisional,
         )
 
     # ------------------------------------------------------------------ loops

@@ -14,6 +14,7 @@ from edge_client.draft.source import Drafted
 from edge_client.draft.worker import DraftEvents, DraftRun
 from edge_client.drafter import DraftSide
 from edge_client.link import StreamEnded
+from edge_client.offline import MOST_TOKENS, ProvisionalText, Show
 from edge_client.options import GenerateOptions, Mode
 from edge_client.result import FINISH_REASONS, Result, Status, Token, read_logprobs
 from edge_client.steering import Steering
@@ -44,6 +45,7 @@ class Generation:
         draft: DraftSide | None,
         limits: Limits,
         notify: Callable[[str], None],
+        provisional: Show | None = None,
     ) -> None:
         self.result = Result(
             mode=options.mode,
@@ -69,6 +71,13 @@ class Generation:
             end_ids=draft.end_ids if draft else frozenset(),
             weight_bits=options.truncation.weight_bits,
         )
+        self._limits = limits
+        vocabulary = draft.vocabulary if draft is not None else None
+        self._provisional = ProvisionalText(
+            provisional, vocabulary.pieces if vocabulary is not None else None
+        )
+        if options.offline_tail:
+            self.result.offline_tail = self._provisional.account
         self._steering: Steering | None = None
         if draft is not None:
             self._steering = Steering(
@@ -110,6 +119,7 @@ class Generation:
                     self._lost_session = True
                     self.result.reconnections += self._uncounted
                     self._uncounted = False
+                    self._go_offline()
                 except (*retry.TRANSIENT, Unconnected, Superseded) as error:
                     if not self._connected:
                         raise  # connecting has its own bounded attempts
@@ -127,6 +137,8 @@ class Generation:
         finally:
             if self._run is not None and self._draft is not None:
                 self._draft.worker.close_run(self._run)
+            self._provisional.withdraw()
+            self._provisional.settle()
             if self._machine.opened and self._machine.finished is None:
                 self._link.leave(self._machine.session_id)
             self._settle_result()
@@ -156,6 +168,7 @@ class Generation:
         if not self._uncounted:
             self._notify(f"link lost ({error}); resuming")
             self.result.reconnections += 1
+            self._go_offline()
         if fruitless:
             await asyncio.sleep(min(0.1 * 2**fruitless, 2.0))
 
@@ -168,6 +181,7 @@ class Generation:
             self._outgoing = asyncio.Queue()  # what was put there for a broken stream is void
             writer: asyncio.Task[None] | None = None
             try:
+                self._provisional.withdraw()
                 for token in self._deliver(self._machine.on_opened(opened)):
                     yield token
                 if self._steering is not None:
@@ -207,11 +221,12 @@ class Generation:
                 return stream, frame.opened
 
         policy = retry.RESUME if self._machine.opened else retry.CONNECT
-        return await retry.retrying(
-            policy,
-            attempt,
-            lambda error, wait: self._notify(f"{error}; next attempt in {wait:.1f} s"),
-        )
+
+        def on_wait(error: BaseException, wait_s: float) -> None:
+            self._notify(f"{error}; next attempt in {wait_s:.1f} s")
+            self._go_offline()
+
+        return await retry.retrying(policy, attempt, on_wait)
 
     def _stream(self) -> contextlib.AbstractAsyncContextManager[TargetStream]:
         machine = self._machine
@@ -238,6 +253,7 @@ class Generation:
             return committed
         if kind == "finished":
             self._machine.on_finished(frame.finished)
+            self._tell_what_stands(self._provisional.settle())
         return []
 
     def _deliver(self, committed: list[CommittedToken]) -> list[Token]:
@@ -254,7 +270,12 @@ class Generation:
             )
             self._account(token)
             tokens.append(token)
+            self._tell_what_stands(self._provisional.compare(item.position, item.id))
         return tokens
+
+    def _tell_what_stands(self, line: str | None) -> None:
+        if line is not None:
+            self._notify(line)
 
     def _piece(self, item: CommittedToken) -> bytes:
         if self._draft is not None and self._draft.vocabulary is not None:
@@ -304,6 +325,15 @@ class Generation:
         else:
             self._run = draft.worker.open(source, events)
 
+    def _go_offline(self) -> None:
+        """Draft on although nothing can be sent, if that is wanted."""
+        if not self._options.offline_tail or self._run is None or self._draft_failed:
+            return
+        machine, limits = self._machine, self._limits
+        machine.go_offline(min(MOST_TOKENS, limits.chain), max(limits.gamma, 1))
+        self._provisional.begin(self._text, machine.frontier, machine.drafted)
+        self._pump()
+
     def _pump(self) -> None:
         """Send what is ready, and tell the drafting thread what is wanted."""
         if self._draft is None or self._steering is None or self._text.stopped:
@@ -326,6 +356,7 @@ class Generation:
         if self._machine.add_draft(
             chain, drafted.token, drafted.row, confidence=drafted.confidence, chance=chance
         ):
+            self._provisional.add(drafted.token)
             self._pump()
 
     def _on_exhausted(self, chain: int) -> None:

@@ -44,6 +44,8 @@ class GenerateOptions:
     window: most draft tokens under way at once, in modes that don't wait; None lets the
         policy choose.
     logprobs: None for none, else how many likeliest tokens beside each token's own.
+    offline_tail: go on drafting while the link is lost, and have it verified at once when
+        it is back.
 
     Raises:
         BadRequest: a value is out of range.
@@ -58,6 +60,7 @@ class GenerateOptions:
     gamma: int | None = None
     window: int | None = None
     logprobs: int | None = None
+    offline_tail: bool = False
     truncation: Truncation = field(default_factory=Truncation)
 
     def __post_init__(self) -> None:

@@ -61,6 +61,14 @@ class Status:
 
 
 @dataclass
+class OfflineTail:
+    """Tokens drafted while the link was lost, and how many of them the target committed."""
+
+    drafted: int = 0
+    kept: int = 0
+
+
+@dataclass
 class Result:
     """The account of one generation. Times are in seconds, bytes are payload."""
 
@@ -83,6 +91,8 @@ class Result:
     bytes_up: int = 0
     bytes_down: int = 0
     reconnections: int = 0
+    offline_tail: OfflineTail | None = None
+    """With `offline_tail`: what became of it."""
     ttft_s: float = 0.0
     duration_s: float = 0.0
     logprobs: list[TokenLogprob] | None = None
@@ -141,6 +151,8 @@ class Result:
             "draft": self.draft,
             "notices": self.notices,
         }
+        if self.offline_tail is not None:
+            result["offline_tail"] = asdict(self.offline_tail)
         if self.logprobs is not None:
             result["logprobs"] = [asdict(item) for item in self.logprobs]
         return result

@@ -132,7 +132,8 @@ class _Chain:
 
     `id` is what the cloud knows it by, `drafted_as` what the drafting side does: the
     rest of a chain can be sent as a new one while it is still being drafted. `root` is
-    where drafting began. `chance` is that all of what is not sent yet is accepted.
+    where drafting began. `chance` is that all of what is not sent yet is accepted. What
+    was drafted without a link, up to `tail`, is sent at once.
     """
 
     id: int
@@ -144,6 +145,7 @@ class _Chain:
     confidences: list[float] = field(default_factory=list)
     sent: int = 0
     chance: float = 1.0
+    tail: int = 0
     ended: bool = False  # holds an end token
 
     @property
@@ -185,6 +187,8 @@ class EdgeSession:
         self._pacing_switched = False
         self._pacing_told = True  # the cloud knows the pacing in self.request
         self._tell_at_once = False
+        self._offline = 0  # most draft tokens beyond the frontier while there is no link
+        self._burst = 1  # gamma of what was drafted without a link
 
     # ------------------------------------------------------------------ state
 
@@ -289,6 +293,9 @@ class EdgeSession:
             news[-1] = replace(news[-1], text=committed.text if not known else None)
         self._output.extend(token.id for token in news)
         self._asked_at = -1
+        if self._offline:
+            # How much there is depends on when the link came back, not on what was drawn.
+            self._offline, self._chain.tail = 0, self._chain.end
         # A switch may have been lost on the way, and a rebuilt session begins as the first did.
         self._pacing_told = not self._pacing_switched
         # How much of the chain has arrived is unknown: what is left begins a new one.
@@ -437,6 +444,10 @@ class EdgeSession:
         chain, gamma = self._chain, self.drafting.gamma
         if chain.end == self._exhausted_at:
             return None
+        if self._offline:
+            room = 0 if chain.ended else self._offline - (chain.end - self.frontier)
+            count = min(room, self.max_frontier - 1 - chain.end)
+            return DraftWanted(chain.drafted_as, chain.end, count) if count > 0 else None
         unsent = chain.end - max(self._sent_end, self.frontier)
         if not self.drafting.pipeline:
             if self.waiting or (unsent and chain.chance < self.drafting.stop_below):
@@ -492,6 +503,20 @@ class EdgeSession:
         if chain == self._chain.drafted_as:
             self._exhausted_at = self._chain.end
 
+    def go_offline(self, most: int, gamma: int) -> None:
+        """The link is lost, and may be for long: draft up to `most` tokens beyond the frontier.
+
+        Nothing is sent until the next opening, then all of it at once, in proposals of
+        `gamma` tokens.
+        """
+        if self.opened and not self._over:
+            self._offline, self._burst = most, gamma
+
+    @property
+    def drafted(self) -> Sequence[int]:
+        """Draft tokens beyond the frontier, sent or not."""
+        return self._chain.tokens[max(self.frontier - self._chain.start, 0) :]
+
     def abandon_chain(self) -> None:
         """Begin anew at the frontier: the cloud could not connect what was sent."""
         if self._chain.sent:
@@ -524,8 +549,11 @@ class EdgeSession:
 
     def next_proposal(self) -> pb.Proposal | None:
         """What to send now; None if more must be drafted or a verdict awaited."""
-        if self._over or not self.opened:
+        if self._over or not self.opened or self._offline:
             return None
+        tail = self._chain.tail - max(self._sent_end, self.frontier)
+        if tail > 0:
+            return self._send(min(tail, self._burst))
         at_once = self._tell_at_once or self.request.pacing == pb.PACING_RUN_AHEAD
         if not self._pacing_told and at_once:
             return self._proposal([], [], self.frontier)  # the cloud may be waiting
@@ -575,4 +603,5 @@ class EdgeSession:
 
     def _continues(self) -> bool:
         # Promise more only where more will be drafted without waiting for a verdict.
-        return self.drafting.pipeline and self.draft_wanted() is not None
+        more = self._chain.tail > max(self._sent_end, self.frontier)
+        return more or (self.drafting.pipeline and self.draft_wanted() is not None)

@@ -494,3 +494,86 @@ def test_an_abandoned_chain_begins_anew_at_the_frontier() -> None:
     assert again.chain > first.chain
     assert again.start == edge.frontier
     assert not edge.add_draft(first.chain, 1, point_row(1))
+
+
+# ── without a link ───────────────────────────────────────────────────────────────────
+
+
+def offline(drafting: Drafting, most: int = 8, gamma: int = 3) -> EdgeSession:
+    edge = edge_of(drafting)
+    edge.go_offline(most, gamma)
+    return edge
+
+
+@pytest.mark.parametrize("drafting", [SYNC, PIPELINE, Drafting(0)])
+def test_offline_it_drafts_on_and_sends_all_at_once_when_the_link_is_back(
+    drafting: Drafting,
+) -> None:
+    edge = offline(drafting)
+    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 8)
+    feed(edge, *range(1, 9))
+    assert edge.draft_wanted() is None and sent(edge) == []
+    assert list(edge.drafted) == list(range(1, 9))
+    edge.on_opened(opened())
+    assert sent(edge) == [(2, [1, 2, 3], True), (5, [4, 5, 6], True), (8, [7, 8], False)]
+    assert edge.draft_wanted() is None
+
+
+def test_offline_goes_on_with_what_was_sent_before() -> None:
+    edge = edge_of(SYNC)
+    feed(edge, 3, 4, 5)
+    assert sent(edge) == [(2, [3, 4, 5], False)]
+    edge.go_offline(5, 8)
+    feed(edge, 6, 7)
+    assert edge.draft_wanted() is None
+    # The cloud had committed one of them, and another token was lost on the way.
+    committed = pb.Committed(start=2, tokens=[3])
+    news = edge.on_opened(opened(frontier=3, committed=committed, highest_chain=1))
+    assert [item.id for item in news] == [3]
+    assert sent(edge) == [(3, [4, 5, 6, 7], False)]
+
+
+def test_offline_what_no_longer_fits_is_not_sent() -> None:
+    edge = offline(SYNC)
+    feed(edge, 3, 4, 5)
+    committed = pb.Committed(start=2, tokens=[3, 6])
+    edge.on_opened(opened(frontier=4, committed=committed))
+    assert sent(edge) == []
+    wanted = edge.draft_wanted()
+    assert wanted == DraftWanted(edge._chain.id, 4, 3)
+    feed(edge, 1)
+    assert sent(edge) == []  # a new chain is sent as ever
+
+
+def test_offline_a_rejected_tail_leaves_no_trace() -> None:
+    edge = offline(SYNC)
+    feed(edge, *range(1, 9))
+    edge.on_opened(opened())
+    assert len(sent(edge)) == 3
+    verdict(edge, 1, 8)
+    feed(edge, 3)
+    assert sent(edge) == []
+    feed(edge, 4, 5)
+    assert sent(edge) == [(4, [3, 4, 5], False)]
+
+
+def test_offline_an_end_token_is_the_last_and_is_sent_with_the_rest() -> None:
+    edge = offline(Drafting(4, pipeline=True, window=6))
+    feed(edge, 3, END)
+    assert edge.draft_wanted() is None
+    edge.on_opened(opened())
+    assert [tokens for _, tokens, _ in sent(edge)] == [[3, END]]
+
+
+def test_offline_the_last_position_is_never_drafted() -> None:
+    edge = edge_of(SYNC, is_open=False)
+    edge.on_opened(opened(max_frontier=6))
+    edge.go_offline(64, 32)
+    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+
+
+def test_offline_is_nothing_before_the_session_is_open() -> None:
+    edge = edge_of(SYNC, is_open=False)
+    edge.go_offline(64, 32)
+    edge.on_opened(opened())
+    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
