@@ -8,12 +8,14 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import cast
 
 from edge_client import render
 from edge_client.arguments import credentials_from, options_from, parse
 from edge_client.client import EdgeClient
+from edge_client.drafter import LOADING
 from edge_client.options import GenerateOptions
 from edge_client.progress import Teller
 from edge_client.result import Token
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             asyncio.run(_generate(client, args, _prompt(args), options, teller))
     except KeyboardInterrupt:
+        _leave_what_loads()
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left. What is still buffered must not fail again at exit.
@@ -52,6 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"edge-client: {error}", file=sys.stderr)
         return _exit_code(error)
     return 0
+
+
+def _leave_what_loads() -> None:
+    """End the process here if llama.cpp is at work in a thread, where nothing can stop it.
+
+    In an orderly end it would go on for a while, and tell about it.
+    """
+    if any(thread.name == LOADING for thread in threading.enumerate()):
+        sys.stdout.flush()
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _client(args: argparse.Namespace, notify: Callable[[str], None]) -> EdgeClient:

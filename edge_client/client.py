@@ -231,7 +231,7 @@ class EdgeClient:
         drafter = self._drafter
         if drafter.spec is None or not drafter.needs_model:
             return None
-        return await asyncio.to_thread(drafter.load)
+        return await drafter.loaded()
 
     @property
     def copies_drafts(self) -> bool:

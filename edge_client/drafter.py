@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ from specwire.vocabulary import Vocabulary, template_digest
 
 DRAFT_CONTEXT = 4096
 """Tokens that a draft context holds at most; past them the target goes on alone."""
+
+CLOSE_S = 0.2
+"""How long closing waits for a model that is being loaded."""
+
+LOADING = "load-draft"
+"""Name of the thread that loads a model."""
 
 Notify: TypeAlias = Callable[[str], None]
 SourceMaker: TypeAlias = Callable[[EdgeSession], DraftSource]
@@ -85,6 +92,7 @@ class Drafter:
         self._weights: LlamaWeights | None = None
         self._error: SpecwireError | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._worker = DraftWorker()
         self._estimates = estimates
 
@@ -93,17 +101,55 @@ class Drafter:
 
         Raises:
             ModelError: it can't be loaded.
+            RuntimeError: the client is closed.
         """
         with self._lock:
             if self._error is not None:
                 raise self._error
+            if self._closed:
+                raise RuntimeError("the client is closed")
             if self._weights is None:
                 try:
                     self._weights = LlamaWeights(resolve_model(self.spec or "", self._notify))
                 except SpecwireError as error:
                     self._error = error
                     raise
+            return self._keep_open(self._weights)
+
+    def _keep_open(self, weights: LlamaWeights) -> LlamaWeights:
+        if self._closed:  # while it was loaded, when nobody could wait for it
+            self._free()
+            raise RuntimeError("the client is closed")
+        return weights
+
+    async def loaded(self) -> LlamaWeights:
+        """As `load`, without blocking. Who gives up waiting is not held up by the loading."""
+        if self._weights is not None and not self._closed:
             return self._weights
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[LlamaWeights] = loop.create_future()
+
+        def settle(weights: LlamaWeights | None, error: Exception | None) -> None:
+            if future.done():  # nobody waits any more
+                return
+            if error is not None:
+                future.set_exception(error)
+            elif weights is not None:
+                future.set_result(weights)
+
+        def work() -> None:
+            weights: LlamaWeights | None = None
+            failure: Exception | None = None
+            try:
+                weights = self.load()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(settle, weights, failure)
+
+        # A daemon, unlike an executor's threads: the process need not wait for it at its end.
+        threading.Thread(target=work, name=LOADING, daemon=True).start()
+        return await future
 
     async def side(
         self,
@@ -128,7 +174,7 @@ class Drafter:
             notify("no draft model is set: the target generates alone")
             return None
         try:
-            weights = await asyncio.to_thread(self.load)
+            weights = await self.loaded()
         except SpecwireError as error:
             notify(f"no draft ({error}): the target generates alone")
             return None
@@ -186,12 +232,22 @@ class Drafter:
         return source
 
     def close(self) -> None:
-        """End the drafting thread and free the model."""
+        """End the drafting thread and free the model.
+
+        One that is still being loaded is freed by the thread that does it.
+        """
         self._worker.close()
-        with self._lock:
-            if self._weights is not None:
-                self._weights.close()
-                self._weights = None
+        self._closed = True
+        if self._lock.acquire(timeout=CLOSE_S):
+            try:
+                self._free()
+            finally:
+                self._lock.release()
+
+    def _free(self) -> None:
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
 
 
 def draft_from(name: str) -> DraftFrom:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,13 +22,21 @@ class RetryPolicy:
     """Bounds of a series of attempts.
 
     attempts: most tries. total_s: no try begins later than this after the first.
-    first_s, longest_s: the waits between tries grow from one to the other, jittered.
+    first_s, longest_s: the waits between tries double from one to the other; each is
+        shortened by up to half at random, so that clients that lost a verifier together
+        do not come back together.
     """
 
     attempts: int
     total_s: float
     first_s: float = 0.2
     longest_s: float = 5.0
+
+    def wait_s(self, failures: int) -> float:
+        """How long to wait after so many failures, 1 or more."""
+        # The exponent is bounded: a float has no room for 2 to the power of every count.
+        full = min(self.first_s * 2.0 ** min(failures, 32), self.longest_s)
+        return full * random.uniform(0.5, 1.0)
 
 
 CONNECT = RetryPolicy(attempts=3, total_s=10.0)
@@ -58,8 +67,7 @@ async def retrying(
         retry=tenacity.retry_if_exception_type(TRANSIENT),
         stop=tenacity.stop_after_attempt(policy.attempts)
         | tenacity.stop_before_delay(policy.total_s),
-        wait=tenacity.wait_exponential(multiplier=policy.first_s, max=policy.longest_s)
-        + tenacity.wait_random(0, policy.first_s),
+        wait=lambda state: policy.wait_s(state.attempt_number),
         before_sleep=before_sleep,
         reraise=True,
     )

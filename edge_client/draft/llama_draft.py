@@ -105,6 +105,10 @@ class LlamaDraft:
         """
         self._sequence.truncate(length)
 
+    def stop(self) -> None:
+        """Let nothing begin any more; a call in another thread stops early. Close it then."""
+        self._sequence.stop()
+
     def close(self) -> None:
         """Free the context. Waits for a call in another thread, which stops early. Idempotent.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_client.draft.source import Drafted, DraftSource
+from edge_client.draft.source import Drafted, DraftSource, interrupt
 from specwire.qrow import point_row
 
 MATCH = 3
@@ -118,6 +118,10 @@ class CombinedSource:
         if self._tried > 4 * _FEW_TRIES:
             self._tried //= 2
             self._right //= 2
+
+    def interrupt(self) -> None:
+        """Cut the model short."""
+        interrupt(self._model)
 
     def close(self) -> None:
         """Close the model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,20 @@ class DraftSource(Protocol):
 
     def close(self) -> None:
         """Give back what it holds."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A source whose `next` may take long, and can be cut short."""
+
+    def interrupt(self) -> None:
+        """Let `next` raise soon, in whatever thread it runs; nothing begins any more."""
+
+
+def interrupt(source: DraftSource) -> None:
+    """Cut short what the source is at, if it can be; it is only closed then."""
+    if isinstance(source, Interruptible):
+        source.interrupt()
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,10 @@ class ModelSource:
         )
         token = draw_row(row, draft_noise(rules.seed, position, chain))
         return Drafted(token, row, _confidence(logits, rules.size))
+
+    def interrupt(self) -> None:
+        """Let `next` raise soon; nothing begins any more."""
+        self._model.stop()
 
     def close(self) -> None:
         """Free the model's state."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge_client.draft.source import Drafted, DraftSource
+from edge_client.draft.source import Drafted, DraftSource, interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -92,18 +92,22 @@ class DraftWorker:
             run.stop = 0
 
     def close_run(self, run: DraftRun) -> None:
-        """Forget a session; its source is closed once the thread has left it."""
+        """Forget a session; its source is closed once the thread has left it, which is soon."""
         with self._condition:
             run.closed = True
             self._condition.notify()
+        interrupt(run.source)
 
     def close(self) -> None:
-        """Forget all sessions and end the thread, after the token it is at."""
+        """Forget all sessions and end the thread, which does not finish a prompt it is at."""
         with self._condition:
             self._closing = True
-            for run in self._runs:
+            runs = list(self._runs)
+            for run in runs:
                 run.closed = True
             self._condition.notify()
+        for run in runs:
+            interrupt(run.source)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -132,8 +136,10 @@ class DraftWorker:
         try:
             drafted = run.source.next(prefix, chain)
         except Exception as error:
+            interrupted = run.closed
             self.close_run(run)
-            _tell(run, run.events.failed, error)
+            if not interrupted:
+                _tell(run, run.events.failed, error)
             return
         seconds = time.perf_counter() - started if run.begun else None
         run.begun = True

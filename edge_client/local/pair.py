@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from edge_client.draft.source import Drafted, DraftSource
+from edge_client.draft.source import Drafted, DraftSource, interrupt
 from edge_client.local.device import TargetDevice
 from edge_client.local.link import LocalLink
 
@@ -50,6 +50,10 @@ class _InThread:
     def next(self, prefix: Sequence[int], chain: int) -> Drafted | None:
         """As the source's own, after what the thread was asked for before."""
         return self._thread.submit(self._source.next, prefix, chain).result()
+
+    def interrupt(self) -> None:
+        """Cut the source short."""
+        interrupt(self._source)
 
     def close(self) -> None:
         """Close the source; its model computes nothing any more."""

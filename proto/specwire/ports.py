@@ -99,5 +99,8 @@ class DraftModel(Protocol):
         is valid until the next call.
         """
 
+    def stop(self) -> None:
+        """Let nothing begin any more; a call in another thread stops early. Close it then."""
+
     def close(self) -> None:
         """Free what it holds."""
