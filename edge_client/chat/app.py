@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from edge_client.chat.conversation import Conversation
 from edge_client.chat.history import FileHistory, history_file
 from edge_client.chat.lines import LineReader
 from edge_client.chat.prompt import Leave, Prompt
+from edge_client.chat.signals import handled
 from edge_client.chat.status import account
 from edge_client.chat.view import PlainView, TerminalView, View
 from edge_client.client import EdgeClient
@@ -113,17 +113,16 @@ class Chat:
     async def run(self) -> int:
         """Talk to the end; see `chat`."""
         self._main = asyncio.current_task()
-        try:
-            with self._signals():
-                try:
-                    await self._begin()
-                    await self._talk()
-                except asyncio.CancelledError:
-                    if self.code is None:
-                        raise
-        finally:
-            self._main = None
-            await self._close()
+        with handled(self._interrupt, self._leave):
+            try:
+                await self._begin()
+                await self._talk()
+            except asyncio.CancelledError:
+                if self.code is None:
+                    raise
+            finally:
+                self._main = None  # nothing hastens the end
+                await self._close()
         return self.code or 0
 
     async def _begin(self) -> None:
@@ -144,8 +143,9 @@ class Chat:
 
     async def _wait(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
         watch = Watch(self._view(), what)
-        async with watch(self._teller):
-            found = await work
+        with terminal.unseen_keys():
+            async with watch(self._teller):
+                found = await work
         if hasattr(found, "limits"):
             self._state.model, self._state.context = found.model, found.limits.context
 
@@ -247,7 +247,7 @@ class Chat:
                     "the conversation and this message don't fit: /clear forgets the "
                     "conversation, /undo takes back its last message; nothing is lost yet"
                 )
-        elif not result.text:
+        elif self._prompt is not None and not result.text:
             render.notice("/retry asks again")
 
     def _view(self) -> View:
@@ -263,26 +263,6 @@ class Chat:
             render.notice(line)
 
     # ----------------------------------------------------------------- ending
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        handlers: dict[int, Callable[[], None]] = {signal.SIGINT: self._interrupt}
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                handlers[number] = lambda number=number: self._leave(128 + number)  # type: ignore[misc]
-        set_ones = []
-        for number, handler in handlers.items():
-            with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the program
-                loop.add_signal_handler(number, handler)
-                set_ones.append(number)
-        try:
-            yield
-        finally:
-            for number in set_ones:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)  # the end is under way
 
     def _interrupt(self) -> None:
         if self._answer is not None:

@@ -17,6 +17,8 @@ from edge_client.result import Status, Token
 NOTICEABLE_S = 1.0
 """A wait shorter than this needs no word."""
 _REPEAT_S = 10.0
+_PASSING = "; next attempt in"
+"""In notices that need not stay where a line shows what is going on."""
 
 
 class View(Protocol):
@@ -65,7 +67,9 @@ class TerminalView:
         self._canvas.status(waiting_line(what, seconds, terminal_width() - 1))
 
     def tell(self, line: str) -> None:
-        """Show a notice: at once above the text, or after it where it has begun."""
+        """Show a notice that is to stay: above the text, or after it where it has begun."""
+        if _PASSING in line:
+            return
         if self._begun:
             self._held.append(line)
             return
