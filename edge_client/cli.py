@@ -92,7 +92,7 @@ def _doctor(args: argparse.Namespace, options: GenerateOptions) -> int:
     from edge_client.doctor.run import Doctor
 
     doctor = Doctor(
-        args.server[0],
+        args.server,
         None if args.draft == "none" else args.draft,
         args.drafts,
         threads=args.threads,

@@ -28,6 +28,19 @@ def model(served: pb.DescribeResponse) -> Check:
     return ok("model", text)
 
 
+def stand_in(server: str, first: pb.DescribeResponse, served: pb.DescribeResponse) -> Check:
+    """Whether another verifier can take over from the first."""
+    same = served.vocabulary.fingerprint == first.vocabulary.fingerprint
+    if same and served.model == first.model:
+        return ok("stand-in", f"{server} serves the same")
+    what = "another model" if same else "another vocabulary"
+    return warning(
+        "stand-in",
+        f"{server} serves {served.model}, {what} than the first",
+        "a text that it takes over would not go on as it began",
+    )
+
+
 async def draft(
     report: Report, client: EdgeClient, spec: str | None, source: DraftFrom
 ) -> LlamaWeights | None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from edge_client import render
 from edge_client.client import EdgeClient
@@ -30,7 +30,8 @@ class Doctor:
     """Examines one verifier and one draft.
 
     Args:
-        server: HOST:PORT.
+        servers: HOST:PORT of each. The first is examined; the others, which take over
+            where it fails, are only asked what they serve.
         draft: as for a client; None for none.
         source: where drafts come from.
         threads: of the draft model.
@@ -40,7 +41,7 @@ class Doctor:
 
     def __init__(
         self,
-        server: str,
+        servers: Sequence[str],
         draft: str | None,
         source: DraftFrom,
         *,
@@ -48,7 +49,7 @@ class Doctor:
         credentials: Credentials,
         options: GenerateOptions,
     ) -> None:
-        self._server = server
+        self._server, *self._others = servers
         self._draft = draft
         self._source = source
         self._threads = threads
@@ -89,6 +90,7 @@ class Doctor:
                 served = await reach(report, link, self._credentials)
             if served is not None:
                 report.add(match.model(served))
+                await self._ask_others(report, served, teller)
             async with self._doing("loading the draft model", teller):
                 weights = await match.draft(report, client, self._draft, self._source)
             if served is None:
@@ -101,6 +103,19 @@ class Doctor:
         finally:
             await link.close()
             await client.aclose()
+
+    async def _ask_others(
+        self, report: Report, served: pb.DescribeResponse, teller: Teller
+    ) -> None:
+        for server in self._others:
+            link = Link(server, self._credentials)
+            try:
+                async with self._doing(f"connecting to {server}", teller):
+                    report.add(match.stand_in(server, served, await link.describe()))
+            except SpecwireError as error:
+                report.add(warning("stand-in", str(error), f"{server} can't take over meanwhile"))
+            finally:
+                await link.close()
 
     # --------------------------------------------------------------- measuring
 

@@ -19,7 +19,7 @@ from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.v1 import verifier_pb2 as pb
 from specwire.v1 import verifier_pb2_grpc as rpc
 
-PROMPT = "Once upon a time, in a village by the sea,"
+PROMPT = "Once upon a time"
 CALLS = 11
 _PAYLOADS = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _LONG_ENOUGH_S = 0.1
