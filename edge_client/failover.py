@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 
 from edge_client import link as timing
-from edge_client.link import Link, Stream, StreamEnded
+from edge_client.link import Link, Stream, StreamEnded, Unanswered
 from edge_client.retry import TRANSIENT
 from specwire.errors import (
     Draining,
@@ -263,7 +263,7 @@ class Route:
         size: int,
     ) -> RouteStream:
         """Enter a call and wait for its Opened; on `stack` if it comes."""
-        most_s = timing.OPENING_S + size / timing.SLOWEST_BYTE_S
+        most_s = timing.CONNECT_S + size / timing.SLOWEST_BYTE_S
         try:
             async with AsyncExitStack() as trial:
                 try:
@@ -271,8 +271,9 @@ class Route:
                         stream = await trial.enter_async_context(call)
                         frame = await stream.receive()
                 except TimeoutError:
-                    raise LinkError(
-                        f"the verifier at {verifier.server} did not answer the opening "
+                    await verifier.link.renew()
+                    raise Unanswered(
+                        f"the verifier at {verifier.server} did not open the session "
                         f"within {most_s:.3g} s"
                     ) from None
                 if frame is None or frame.WhichOneof("kind") != "opened":

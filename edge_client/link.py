@@ -16,13 +16,12 @@ from specwire.v1 import verifier_pb2 as pb
 from specwire.v1 import verifier_pb2_grpc as rpc
 
 CONNECT_S = 5.0
-"""How long a first answer may take."""
-
-OPENING_S = 10.0
-"""How long the answer to an opening may take, beside the time for its bytes."""
+"""How long a first answer may take; to an opening, beside the time for its bytes."""
 
 SLOWEST_BYTE_S = 10_000
 """Bytes a second that every link is thought to carry."""
+
+_MOST_RETIRED = 4
 
 FAREWELL_S = 0.5
 """How long closing a link waits for sessions that were left to be closed."""
@@ -59,6 +58,10 @@ class StreamEnded(LinkError):
     """
 
 
+class Unanswered(LinkError):
+    """The verifier did not answer in time."""
+
+
 class Link:
     """A channel to one verifier. Belongs to the event loop it was made on."""
 
@@ -76,7 +79,9 @@ class Link:
         if is_loopback(server):
             # A proxy for the outside world can't reach this machine's own address.
             options.append(("grpc.enable_http_proxy", 0))
-        self._channel = credentials.channel(server, options)
+        self._make_channel = lambda: credentials.channel(server, options)
+        self._channel = self._make_channel()
+        self._retired: list[grpc.aio.Channel] = []
         self._farewells: set[asyncio.Task[None]] = set()
         self._closed = False
         self._stub: rpc.VerifierAsyncStub = rpc.VerifierStub(self._channel)
@@ -89,10 +94,14 @@ class Link:
             SpecwireError: it can't be reached, or refuses.
         """
         self._served = None
-        with _translated(self.server):
-            self._served = await self._stub.Describe(
-                pb.DescribeRequest(), timeout=CONNECT_S, metadata=self._metadata
-            )
+        try:
+            with _translated(self.server):
+                self._served = await self._stub.Describe(
+                    pb.DescribeRequest(), timeout=CONNECT_S, metadata=self._metadata
+                )
+        except Unanswered:
+            await self.renew()
+            raise
         return self._served
 
     @property
@@ -105,6 +114,21 @@ class Link:
     def forget(self) -> None:
         """What is known may be out of date: the verifier may have been replaced."""
         self._served = None
+
+    async def renew(self) -> None:
+        """Nobody answers on the connection there is: make another for what follows.
+
+        gRPC would find out by itself, but only once the connection is silent for its
+        keepalive's time. Streams that are open stay on the old one.
+        """
+        self._served = None
+        if self._closed:
+            return
+        self._retired.append(self._channel)
+        self._channel = self._make_channel()
+        self._stub = rpc.VerifierStub(self._channel)
+        if len(self._retired) > _MOST_RETIRED:
+            await self._retired.pop(0).close()
 
     @asynccontextmanager
     async def decode(self, first: pb.EdgeFrame) -> AsyncIterator[Stream]:
@@ -153,7 +177,8 @@ class Link:
             await asyncio.wait(self._farewells, timeout=FAREWELL_S)
         for task in self._farewells:
             task.cancel()
-        await self._channel.close()
+        for channel in (*self._retired, self._channel):
+            await channel.close()
 
 
 class Stream:
@@ -208,6 +233,10 @@ def _translated(server: str) -> Iterator[None]:
         if detail is None and _is_reset(error.code(), message):
             raise LinkError(f"the stream to {server} was reset ({message})") from error
         if detail is None:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Unanswered(
+                    f"the verifier at {server} did not answer within {CONNECT_S:g} s"
+                ) from error
             _check_trust(server, message, error)
             message = _explain(server, error.code(), message)
         raise from_status(
@@ -256,8 +285,6 @@ def _explain(server: str, status: grpc.StatusCode, message: str) -> str:
         if "Socket closed" in message:
             hint = "is it running there, and does it ask for TLS or a client certificate?"
         return f"can't reach the verifier at {server} ({message}); {hint}"
-    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"the verifier at {server} did not answer within {CONNECT_S:g} s"
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return f"what answers at {server} is no specwire verifier ({message})"
     return message

@@ -39,7 +39,7 @@ class RetryPolicy:
         return full * random.uniform(0.5, 1.0)
 
 
-CONNECT = RetryPolicy(attempts=3, total_s=10.0)
+CONNECT = RetryPolicy(attempts=3, total_s=15.0)
 RESUME = RetryPolicy(attempts=30, total_s=90.0)
 
 
