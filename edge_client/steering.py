@@ -72,7 +72,7 @@ class Steering:
         self._ways = _WAYS[mode]
         if link.taking_turns and mode is Mode.AUTO:
             self._ways = _IN_TURN
-        self._fixed = gamma if mode is not Mode.AUTO else None
+        self._fixed = gamma is not None and mode is not Mode.AUTO
         self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, limits.chain))
         self._most_window = max(1, min(window or limits.chain, limits.chain))
         self._link = link
@@ -89,18 +89,14 @@ class Steering:
 
     def _first_plan(self) -> Plan:
         known = conditions(self._link, self.agreement)
-        if known is not None and self._fixed is None:
+        if known is not None:
             return self._chosen(None)
         if self._ways is _IN_TURN:
             self._patience = _FIRST_PROBE
             return Plan(Way.STREAM, 0, 1)
         way = self._trial_way()
-        gamma = min(self._fixed or _FIRST_GAMMA, self._most_gamma)
-        if self._fixed is not None:
-            gamma = self._most_gamma
+        gamma = self._most_gamma if self._fixed else min(_FIRST_GAMMA, self._most_gamma)
         window = gamma if way is Way.SYNC else max(gamma, min(_FIRST_WINDOW, self._most_window))
-        if self._fixed is not None and way is not Way.SYNC:
-            window = max(gamma, self._most_window)
         return Plan(way, gamma, window)
 
     # ------------------------------------------------------------------ events
@@ -181,8 +177,6 @@ class Steering:
     # ------------------------------------------------------------------ choice
 
     def _reconsider(self) -> None:
-        if self._fixed is not None:
-            return
         if self.plan.way is Way.STREAM and not self._probing:
             if self._committed >= self._patience:
                 self._patience = PROBE_AFTER
@@ -210,6 +204,7 @@ class Steering:
             ways=self._ways,
             most_gamma=self._most_gamma,
             most_window=self._most_window,
+            exactly=self._fixed,
             current=current,
         )
 
@@ -250,7 +245,7 @@ class Steering:
                 plan.gamma,
                 pipeline=plan.way is not Way.SYNC,
                 window=max(plan.window, 1),
-                stop_below=plan.stop_below if plan.way is Way.SYNC else 0.0,
+                stop_below=plan.stop_below if plan.way is Way.SYNC and not self._fixed else 0.0,
             ),
             pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD,
             at_once=self._link.taking_turns,

@@ -41,6 +41,7 @@ def choose(
     ways: Iterable[Way],
     most_gamma: int,
     most_window: int,
+    exactly: bool = False,
     current: Plan | None = None,
 ) -> Plan:
     """The plan that promises most, of these ways.
@@ -49,12 +50,13 @@ def choose(
         conditions: what is known of models and link.
         ways: to choose from, at least one; where two promise the same, the first.
         most_gamma: no proposal may be longer; at least 1.
+        exactly: every proposal is to be that long.
         most_window: no chain may reach further beyond the frontier.
         current: the plan in force, which stays unless another is clearly better.
     """
     best: Plan | None = None
     for way in ways:
-        for gamma in _gammas(way, most_gamma):
+        for gamma in _gammas(way, most_gamma, exactly):
             plan = _plan(way, gamma, conditions, most_window)
             if best is None or _worth(plan) > _worth(best) * (1 + 1e-9):
                 best = plan
@@ -73,9 +75,11 @@ def _worth(plan: Plan) -> float:
     return plan.speed * (DRAFTING_GAIN if plan.way is Way.STREAM else 1.0)
 
 
-def _gammas(way: Way, most: int) -> Iterable[int]:
+def _gammas(way: Way, most: int, exactly: bool) -> Iterable[int]:
     if way is Way.STREAM:
         return (0,)
+    if exactly:
+        return (most,)
     return [gamma for gamma in GAMMAS if gamma < most] + [most]
 
 

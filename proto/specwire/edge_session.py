@@ -178,6 +178,7 @@ class EdgeSession:
         self._end_ids = end_ids
         self._weight_bits = weight_bits
         self._output: list[int] = list(request.committed)
+        self._frontier = len(request.prompt) + len(self._output)
         self._chain = _Chain(1, 1, 0, 0)
         self._compared: list[Comparison] = []
         self._old_chains: dict[int, _Chain] = {}
@@ -200,7 +201,7 @@ class EdgeSession:
     @property
     def frontier(self) -> int:
         """Committed tokens, prompt included."""
-        return len(self.request.prompt) + len(self._output)
+        return self._frontier
 
     @property
     def output(self) -> Sequence[int]:
@@ -221,9 +222,9 @@ class EdgeSession:
     @property
     def _over(self) -> bool:
         # Known before the cloud says so: what is sent now would meet the end of the stream.
-        complete = self.opened and self.frontier >= self.max_frontier
-        ended = bool(self._output) and self._output[-1] in self._end_ids
-        return self.finished is not None or complete or ended
+        if self.finished is not None or (self.opened and self._frontier >= self.max_frontier):
+            return True
+        return bool(self._output) and self._output[-1] in self._end_ids
 
     @property
     def _sent_end(self) -> int:
@@ -267,6 +268,7 @@ class EdgeSession:
                 f"but {len(prompt)} are known"
             )
         self.request = replace(self.request, prompt=prompt, seed=frame.seed)
+        self._frontier = len(prompt) + len(self._output)
         self.session_id = frame.session_id
         self.model = frame.model
         self.max_frontier = frame.max_frontier
@@ -292,6 +294,7 @@ class EdgeSession:
             # The text begins at committed.start; a first opening has nothing known yet.
             news[-1] = replace(news[-1], text=committed.text if not known else None)
         self._output.extend(token.id for token in news)
+        self._frontier += len(news)
         self._asked_at = -1
         if self._offline:
             # How much there is depends on when the link came back, not on what was drawn.
@@ -333,6 +336,7 @@ class EdgeSession:
         if news and verdict.text:
             news[-1] = replace(news[-1], text=verdict.text)
         self._output.extend(tokens)
+        self._frontier += len(tokens)
         # A token that the target drew without looking at the draft says nothing about the
         # rule of acceptance, unless it would have drawn the same with the draft at hand.
         stop = self.frontier if self.output_is_fixed else verdict.start + verdict.examined
