@@ -79,8 +79,8 @@ class Link:
         if is_loopback(server):
             # A proxy for the outside world can't reach this machine's own address.
             options.append(("grpc.enable_http_proxy", 0))
-        self._make_channel = lambda: credentials.channel(server, options)
-        self._channel = self._make_channel()
+        self._credentials, self._options = credentials, options
+        self._channel = credentials.channel(server, options)
         self._retired: list[grpc.aio.Channel] = []
         self._farewells: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -125,7 +125,7 @@ class Link:
         if self._closed:
             return
         self._retired.append(self._channel)
-        self._channel = self._make_channel()
+        self._channel = self._credentials.channel(self.server, self._options)
         self._stub = rpc.VerifierStub(self._channel)
         if len(self._retired) > _MOST_RETIRED:
             await self._retired.pop(0).close()

@@ -77,8 +77,9 @@ def random_setup(draw: random.Random, drafting: Drafting, pacing: pb.Pacing) -> 
         prompt=tuple(draw.randrange(size) for _ in range(draw.randint(1, 3))),
         max_tokens=draw.randint(1, 14),
         stops=draw.choice([(), ("ab",), ("bca", "c")]),
-        limits=Limits(context=64, gamma=max(drafting.gamma, 1), chain=drafting.window),
+        limits=Limits(context=64, gamma=max(drafting.gamma, 1), chain=drafting.window + 3),
         serialise=True,
+        offline=draw.choice([0, drafting.window, drafting.window + 3]),
     )
 
 
@@ -204,6 +205,30 @@ def test_three_tokens_are_distributed_as_the_target(drafting: Drafting, pacing: 
     setup = make_setup(TARGET, DRAFT, drafting, pacing=pacing, faults=CUT, max_tokens=4)
     seen = outputs(setup, 10_000, 3)
     assert chi_square_p(seen, exact_outputs(TARGET, setup.target.params, 0, 3)) > ERROR
+
+
+OFFLINE = Faults(cut=0.1, restart=0.02, repeat=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drafting", "pacing"),
+    [
+        (Drafting(2, window=2), WAIT),
+        (Drafting(2, window=2), RUN_AHEAD),
+        (Drafting(2, pipeline=True, window=4), WAIT),
+        (Drafting(2, pipeline=True, window=4), RUN_AHEAD),
+    ],
+    ids=["sync", "sync run ahead", "pipeline", "pipeline run ahead"],
+)
+def test_what_is_drafted_without_a_link_does_not_bend_the_distribution(
+    drafting: Drafting, pacing: pb.Pacing
+) -> None:
+    """10 000 sessions whose tails, end tokens in them, are sent at once. Error 1e-6."""
+    table = np.log(np.array([[0.4, 0.25, 0.35], [0.5, 0.2, 0.3], [0.3, 0.4, 0.3]]))
+    setup = make_setup(table, DRAFT, drafting, pacing=pacing, max_tokens=6, end_ids=frozenset({2}))
+    setup = replace(setup, faults=OFFLINE, offline=5)
+    assert chi_square_p(outputs(setup, 10_000, 3), texts(table, 2, 3)) > ERROR
 
 
 def test_truncated_sampling_over_a_pipeline_that_runs_ahead() -> None:

@@ -151,6 +151,8 @@ class Setup:
     limits: Limits = Limits(context=4096)  # noqa: RUF009 (frozen)
     faults: Faults = Faults()
     serialise: bool = False
+    offline: int = 0
+    """Tokens drafted beyond the frontier while the stream is broken; 0 for as many as ever."""
 
 
 def make_setup(
@@ -272,9 +274,8 @@ class Driver:
         edge, cloud = self.edge.output, self.cloud.output
         assert list(edge) == list(cloud[: len(edge)])
         assert len(cloud) <= self.setup.max_tokens
-        assert self.setup.drafting.window >= len(self.edge._chain.tokens) - max(
-            self.edge.frontier - self.edge._chain.start, 0
-        )
+        window = max(self.setup.drafting.window, self.setup.offline)
+        assert window >= len(self.edge.drafted)
         # With nothing under way, what the edge waits for must be known to the cloud.
         quiet = self.connected and not (self.up or self.down or self.cloud.ended)
         if quiet and self.edge.waiting:
@@ -284,7 +285,8 @@ class Driver:
 
     def _pump(self) -> None:
         while (proposal := self.edge.next_proposal()) is not None:
-            assert len(proposal.tokens) <= max(self.setup.drafting.gamma, 1)
+            gamma = self.setup.limits.gamma if self.setup.offline else self.setup.drafting.gamma
+            assert len(proposal.tokens) <= max(gamma, 1)
             if self.attached:
                 self.up.append(self._through(proposal))
 
@@ -363,6 +365,8 @@ class Driver:
         self.down.clear()
         self.connected = self.attached = False
         self.cuts += 1
+        if self.setup.offline:
+            self.edge.go_offline(self.setup.offline, self.setup.limits.gamma)
 
     def _reconnect(self) -> None:
         if self.known and self.edge.opened:

@@ -97,16 +97,14 @@ class RoughLink:
         self, connection: _Connection, source: asyncio.StreamReader, sink: asyncio.StreamWriter
     ) -> None:
         with contextlib.suppress(OSError):
-            while not connection.dead and (data := await source.read(self.piece)):
+            while data := await source.read(self.piece):
                 if self.pause_s:
                     await asyncio.sleep(self.pause_s)
                 await self._flowing.wait()
                 if connection.dead:
-                    break
+                    return  # nothing more is read either: what is sent then fills the buffers
                 sink.write(data)
                 await sink.drain()
-        if connection.dead:
-            return  # read no more either: what is sent then fills the buffers
         for writer in (connection.near, connection.far):
             writer.close()
         with contextlib.suppress(ValueError):
