@@ -68,6 +68,12 @@ def _add_output(generate: argparse.ArgumentParser) -> None:
         help="in the JSON object, each token's log-probability and the N likeliest",
     )
     generate.add_argument("--quiet", action="store_true", help="no account at the end")
+    generate.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write what was measured of draft, target and agreement, for netsim (JSON lines)",
+    )
 
 
 def _add_chat(chat: argparse.ArgumentParser) -> None:
@@ -333,5 +339,6 @@ def options_from(args: argparse.Namespace) -> GenerateOptions:
         gamma=args.gamma,
         window=args.window,
         logprobs=getattr(args, "logprobs", None),
+        record=getattr(args, "record", None) is not None,
         offline_tail=getattr(args, "offline_tail", False),
     )

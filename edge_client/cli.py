@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import cast
 
 from edge_client import render
@@ -17,8 +18,8 @@ from edge_client.arguments import credentials_from, options_from, parse
 from edge_client.client import EdgeClient
 from edge_client.drafter import LOADING
 from edge_client.options import GenerateOptions
-from edge_client.progress import Teller
-from edge_client.result import Token
+from edge_client.progress import Spinner, Teller
+from edge_client.result import Result, Token
 from edge_client.screen import Screen
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecwireError as error:
         print(f"edge-client: {error}", file=sys.stderr)
         return _exit_code(error)
+    except OSError as error:  # of our own output; all else has an error of ours
+        print(f"edge-client: can't write the output: {error.strerror}", file=sys.stderr)
+        return EXIT_REFUSED
     return 0
 
 
@@ -191,20 +195,35 @@ async def _generate(
     # Who reads our output may leave: then the session must end before the client does.
     tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
     aside = teller.to(screen.notice) if screen is not None else contextlib.nullcontext()
-    async with client, contextlib.aclosing(tokens):
+    waiting = Spinner(
+        lambda: "waiting for the first token" if stream.status is not None else "connecting",
+        quiet=args.quiet or screen is not None,
+    )
+    async with client, contextlib.aclosing(tokens), waiting.shown(teller):
         try:
             with aside:
                 async for token in tokens:
+                    waiting.hide()
                     if not args.json:
                         writer.write(token)
         finally:
             if screen is not None:
                 screen.provisional("")
             writer.end()
+            if args.record is not None:
+                _write_record(args.record, stream.result)
     if args.json:
         print(json.dumps(stream.result.to_json(), ensure_ascii=False))
     elif not args.quiet:
         render.notice(render.summary(stream.result, colour=colour))
+
+
+def _write_record(path: Path, result: Result) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(item) + "\n" for item in result.record)
+    except OSError as error:
+        raise BadRequest(f"can't write the record {path}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -88,6 +88,8 @@ class Generation:
                 limits=limits,
                 link=draft.estimates,
             )
+            if options.record:
+                self._steering.record = self.result.record
         self._run: DraftRun | None = None
         self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
         self._began = time.perf_counter()

@@ -46,6 +46,7 @@ class GenerateOptions:
     logprobs: None for none, else how many likeliest tokens beside each token's own.
     offline_tail: go on drafting while the link is lost, and have it verified at once when
         it is back.
+    record: keep what was measured in `Result.record`, for the simulator.
 
     Raises:
         BadRequest: a value is out of range.
@@ -61,6 +62,7 @@ class GenerateOptions:
     window: int | None = None
     logprobs: int | None = None
     offline_tail: bool = False
+    record: bool = False
     truncation: Truncation = field(default_factory=Truncation)
 
     def __post_init__(self) -> None:

@@ -97,6 +97,8 @@ class Result:
     duration_s: float = 0.0
     logprobs: list[TokenLogprob] | None = None
     notices: list[str] = field(default_factory=list)
+    record: list[dict[str, Any]] = field(default_factory=list)
+    """What was measured, in order, if asked for; see docs/cli.md."""
 
     @property
     def tokens_per_s(self) -> float:

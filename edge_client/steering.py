@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from edge_client.options import Mode
 from edge_client.policy.choice import Plan, choose
@@ -84,6 +85,8 @@ class Steering:
         self._probing = False
         self._exhausted = 0  # times in a row
         self._patience = PROBE_AFTER
+        self.record: list[dict[str, Any]] | None = None
+        """What was measured, in order, for whoever puts a list here; see docs/cli.md."""
         self.plan = self._first_plan()
         self._apply()
 
@@ -120,6 +123,7 @@ class Steering:
         self._exhausted = 0
         if seconds is not None:
             self._link.add_draft(seconds)
+            self._note(draft_s=seconds)
         return self.agreement.chance(confidence)
 
     def exhausted(self) -> None:
@@ -143,13 +147,19 @@ class Steering:
         self._hear_of(verdict, forward, queue, now)
         if not self._fresh:
             self._link.add_forward(verdict.examined, forward + queue)
+            self._note(verify_s=forward, queue_s=queue, examined=verdict.examined)
         self._fresh = False
         compared = self._machine.take_compared()
         for item in compared:
             self.agreement.add(item.place, item.confidence, item.agreed)
+            self._note(draft_knew=item.agreed, place=item.place, confidence=item.confidence)
         self._verdicts += 1
         self._committed += verdict.accepted + verdict.HasField("token")
         self._reconsider()
+
+    def _note(self, **values: float) -> None:
+        if self.record is not None:
+            self.record.append(values)
 
     def _hear_of(self, verdict: pb.Verdict, forward: float, queue: float, now: float) -> None:
         """Learn the round trip from the newest proposal that had arrived at the verdict."""

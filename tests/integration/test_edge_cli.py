@@ -203,6 +203,25 @@ def test_json_is_one_object_with_every_key(verifier: VerifierThread, draft: str,
     assert sum(shown["origins"].values()) == count
 
 
+def test_what_was_measured_can_be_recorded(
+    verifier: VerifierThread, draft: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    options = ("--max-tokens", "40", "--temperature", "0", "--record", str(file), "--json")
+    done = edge_client("generate", "Hello", *flags(verifier, draft), *options)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    knew = [line["draft_knew"] for line in lines if "draft_knew" in line]
+    assert set(knew) == {True, False}
+    assert all(line["draft_s"] > 0 for line in lines if "draft_s" in line)
+    rounds = json.loads(done.stdout)["rounds"]
+    assert sum("verify_s" in line for line in lines) == rounds - 1  # not the prompt's
+    failed = edge_client(
+        "generate", "Hello", *flags(verifier, draft), "--record", str(tmp_path), "--max-tokens", "3"
+    )
+    assert failed.returncode == 2 and str(tmp_path) in failed.stderr
+
+
 def test_json_without_a_draft(verifier: VerifierThread) -> None:
     done = edge_client(
         *("generate", "Hello", "--server", verifier.address, "--draft", "none", "--json"),
