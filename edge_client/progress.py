@@ -46,12 +46,12 @@ class Spinner:
     Only on a terminal. Notices told meanwhile appear above it.
 
     Args:
-        what: goes on.
+        what: goes on; asked for each time.
         quiet: show nothing at all.
     """
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
-        self.what = what
+    def __init__(self, what: Callable[[], str], *, quiet: bool = False) -> None:
+        self._what = what
         self._on = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn = False
         self._began = time.monotonic()
@@ -97,7 +97,7 @@ class Spinner:
         if seconds < _UNNOTICED_S:
             return
         since = f" · {seconds:.0f} s" if seconds >= 1 else ""
-        line = f"{_FRAMES[int(seconds / _TURN_S) % len(_FRAMES)]} {self.what}{since}"
+        line = f"{_FRAMES[int(seconds / _TURN_S) % len(_FRAMES)]} {self._what()}{since}"
         room = shutil.get_terminal_size().columns - 1
         sys.stderr.write(f"\r\x1b[K{line[: max(room, 0)]}")
         sys.stderr.flush()

@@ -8,9 +8,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from edge_client.chat.view import NOTICEABLE_S, View
-from edge_client.client import TokenStream
+from edge_client.client import EdgeClient, Messages
+from edge_client.options import GenerateOptions
 from edge_client.progress import Teller
-from edge_client.result import Status
+from edge_client.result import Result, Status
 
 _TICK_S = 0.12
 FIRST_TOKEN = "waiting for the first token"
@@ -34,6 +35,7 @@ class Watch:
         self._status = status
         self._since = time.monotonic()
         self._news: str | None = None
+        self._tail = ""
 
     def heard(self) -> None:
         """A token has come."""
@@ -45,11 +47,18 @@ class Watch:
         self._news = line
         self._view.tell(line)
 
+    def drafting(self, text: str) -> None:
+        """The link is lost, and this is what the draft says meanwhile; "" when that is over."""
+        self._tail = text
+
     def look(self) -> None:
         """Tell the view how it is now."""
         status, silent = self._status(), time.monotonic() - self._since
         if status is not None and status.tokens and silent < NOTICEABLE_S:
             self._view.going(status)
+            return
+        if self._tail:
+            self._view.provisional(self._tail)
             return
         what = self._what
         if status is not None:
@@ -81,19 +90,49 @@ class Watch:
             self._view.end()
 
 
-async def show(stream: TokenStream, view: View, teller: Teller, *, server: str) -> None:
-    """Show an answer to its end; `stream.result` says what came of it.
+class Answer:
+    """One answer on its way to a view.
 
-    Raises:
-        SpecwireError: as the stream does; what came before is shown.
+    Args:
+        client: is asked.
+        messages: the conversation so far, the message to answer last.
+        options: how.
+        view: what shows it.
+        server: what to call the verifier.
     """
-    watch = Watch(view, f"connecting to {server}", lambda: stream.status)
-    async with watch(teller):
-        tokens = aiter(stream)
-        try:
-            async for token in tokens:
-                watch.heard()
-                view.write(token)
-        finally:
-            if isinstance(tokens, AsyncGenerator):
-                await tokens.aclose()
+
+    def __init__(
+        self,
+        client: EdgeClient,
+        messages: Messages,
+        options: GenerateOptions,
+        view: View,
+        *,
+        server: str,
+    ) -> None:
+        self._watch = Watch(view, f"connecting to {server}", lambda: self._stream.status)
+        self._view = view
+        self._stream = client.stream(
+            messages=messages, options=options, provisional=self._watch.drafting
+        )
+
+    @property
+    def result(self) -> Result:
+        """What has come of it so far."""
+        return self._stream.result
+
+    async def show(self, teller: Teller) -> None:
+        """Show it to its end.
+
+        Raises:
+            SpecwireError: as the stream does; what came before is shown.
+        """
+        async with self._watch(teller):
+            tokens = aiter(self._stream)
+            try:
+                async for token in tokens:
+                    self._watch.heard()
+                    self._view.write(token)
+            finally:
+                if isinstance(tokens, AsyncGenerator):
+                    await tokens.aclose()

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge_client import render
 from edge_client.chat import terminal
-from edge_client.chat.answer import Watch, show
+from edge_client.chat.answer import Answer, Watch
 from edge_client.chat.commands import ChatState, Outcome, help_lines, interpret
 from edge_client.chat.conversation import Conversation
 from edge_client.chat.history import FileHistory, history_file
@@ -61,8 +61,11 @@ def chat(
         history: a file for inputs, "none" for none, None for the usual place.
 
     Raises:
+        BadRequest: standard input or output is closed.
         SpecwireError: without a terminal, the verifier refused this client.
     """
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        raise BadRequest("chat needs standard input, output and error, and one of them is closed")
     before = terminal.attributes()
     talk = Chat(client, ChatState(Conversation(system), options), server, teller, history)
     try:
@@ -92,7 +95,7 @@ class Chat:
         self._teller = teller
         self._before = terminal.attributes()
         self._colour = render.wants_colour(sys.stdout)
-        self._screen = _steerable(sys.stdout)  # cursor movements are understood
+        self._screen = terminal.steerable(sys.stdout)  # cursor movements are understood
         self._prompt: Prompt | None = None
         self._lines = LineReader(sys.stdin.fileno())
         if self._screen and sys.stdin.isatty():
@@ -113,7 +116,7 @@ class Chat:
     async def run(self) -> int:
         """Talk to the end; see `chat`."""
         self._main = asyncio.current_task()
-        with handled(self._interrupt, self._leave):
+        with handled(self._interrupt, self._leave, self._resume):
             try:
                 await self._begin()
                 await self._talk()
@@ -187,34 +190,31 @@ class Chat:
 
     async def _ask(self, user: str) -> None:
         state = self._state
-        stream = self._client.stream(
-            messages=state.conversation.messages(user), options=state.options
-        )
+        messages = state.conversation.messages(user)
+        answer = Answer(self._client, messages, state.options, self._view(), server=self._server)
         stopped = False
         try:
-            stopped = not await self._stoppable(
-                show(stream, self._view(), self._teller, server=self._server)
-            )
+            stopped = not await self._stoppable(answer.show(self._teller))
             if stopped:
-                render.notice("stopped")
+                render.notice("stopped\n" if self._prompt is not None else "stopped")
             else:
-                self._account(stream.result)
+                self._account(answer.result)
         except SpecwireError as error:
             stopped = True
-            self._explain(error, stream.result)
+            self._explain(error, answer.result)
             if self._prompt is None and not isinstance(
                 error, (LinkError, Draining, BadRequest, Exhausted)
             ):
                 raise
         finally:
-            state.tally.add(stream.result)
-            state.conversation.answered(user, stream.result.text, stopped=stopped)
+            state.tally.add(answer.result)
+            state.conversation.answered(user, answer.result.text, stopped=stopped)
 
     async def _stoppable(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work came to its end, rather than being stopped by Ctrl-C."""
         self._answer = asyncio.ensure_future(work)
         try:
-            with terminal.unseen_keys() if self._prompt is not None else contextlib.nullcontext():
+            with terminal.unseen_keys(self._prompt is not None):
                 await self._answer
         except asyncio.CancelledError:
             if self.code is not None or (self._main is not None and self._main.cancelling()):
@@ -275,6 +275,11 @@ class Chat:
         else:
             self._leave(_EXIT_INTERRUPTED)
 
+    def _resume(self) -> None:
+        # The shell has given the terminal back as it was when the program began.
+        if self._answer is not None and self._prompt is not None:
+            terminal.apply(terminal.silent(self._before))
+
     def _leave(self, code: int) -> None:
         if self._main is not None:
             self.code = code
@@ -291,7 +296,3 @@ class Chat:
                 with contextlib.suppress(OSError):
                     stream.flush()
             os._exit(self.code or 0)
-
-
-def _steerable(stream: Any) -> bool:
-    return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")

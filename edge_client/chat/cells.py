@@ -36,6 +36,19 @@ def cut(text: str, width: int) -> str:
     return kept + ELLIPSIS if width > 0 else ""
 
 
+def end_of(text: str, width: int) -> str:
+    """The end of a line that fits into `width` cells, after an ellipsis where it was longer."""
+    if width_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for char in reversed(text):
+        room -= max(get_cwidth(char), 0)
+        if room < 0:
+            break
+        kept = char + kept
+    return ELLIPSIS + kept if width > 0 else ""
+
+
 class Cursor:
     """The column where the next character goes, as a terminal that wraps counts it.
 

@@ -179,7 +179,7 @@ def _path(argument: str, usage: str) -> Path:
         path = Path(argument).expanduser()
     except RuntimeError:  # no such user, or no home
         path = Path(argument)
-    if "\0" in argument or path.is_dir():
+    if "\0" in argument or (path.exists() and not path.is_file()):
         raise BadRequest(f"{argument!r} is no file; {usage}")
     return path
 

@@ -10,13 +10,18 @@ from functools import partial
 
 
 @contextlib.contextmanager
-def handled(interrupt: Callable[[], None], leave: Callable[[int], None]) -> Iterator[None]:
+def handled(
+    interrupt: Callable[[], None], leave: Callable[[int], None], resume: Callable[[], None]
+) -> Iterator[None]:
     """Within this context SIGINT calls `interrupt`, and what asks for the end calls `leave`.
 
-    `leave` gets the exit code. On Windows Ctrl-C keeps its usual meaning.
+    `leave` gets the exit code. `resume` is called when a stopped process goes on. On
+    Windows Ctrl-C keeps its usual meaning.
     """
     loop = asyncio.get_running_loop()
     handlers: dict[int, Callable[[], None]] = {signal.SIGINT: interrupt}
+    if hasattr(signal, "SIGCONT"):
+        handlers[signal.SIGCONT] = resume
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         # nohup has it ignored.

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 if sys.platform != "win32":
     import termios
 
 Attributes = list[object]
+
+
+def steerable(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that understands cursor movements."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def attributes() -> Attributes | None:
@@ -43,9 +50,9 @@ def silent(settings: Attributes | None) -> Attributes | None:
 
 
 @contextlib.contextmanager
-def unseen_keys() -> Iterator[None]:
-    """Keys typed meanwhile are not shown: the next prompt gets them."""
-    before = attributes()
+def unseen_keys(wanted: bool = True) -> Iterator[None]:
+    """Keys typed meanwhile are not shown, if that is wanted: the next prompt gets them."""
+    before = attributes() if wanted else None
     apply(silent(before))
     try:
         yield

@@ -9,7 +9,7 @@ from typing import Protocol, TextIO
 
 from edge_client import render
 from edge_client.chat.canvas import Canvas, terminal_width
-from edge_client.chat.cells import harmless
+from edge_client.chat.cells import end_of, harmless
 from edge_client.chat.status import status_line, waiting_line
 from edge_client.options import Mode
 from edge_client.result import Status, Token
@@ -17,6 +17,7 @@ from edge_client.result import Status, Token
 NOTICEABLE_S = 1.0
 """A wait shorter than this needs no word."""
 _REPEAT_S = 10.0
+_LOST = "link lost, not final: "
 _PASSING = "; next attempt in"
 """In notices that need not stay where a line shows what is going on."""
 
@@ -32,6 +33,9 @@ class View(Protocol):
 
     def waiting(self, what: str, seconds: float) -> None:
         """Nothing has come for so long."""
+
+    def provisional(self, text: str) -> None:
+        """The link is lost, and the draft has gone on with this."""
 
     def tell(self, line: str) -> None:
         """A notice, while this is shown."""
@@ -65,6 +69,12 @@ class TerminalView:
     def waiting(self, what: str, seconds: float) -> None:
         """Show what is waited for in place of the status line."""
         self._canvas.status(waiting_line(what, seconds, terminal_width() - 1))
+
+    def provisional(self, text: str) -> None:
+        """Show the end of it in place of the status line."""
+        text = harmless(text).replace("\n", " ").replace("\t", " ")
+        width = terminal_width() - 1
+        self._canvas.status(_LOST + end_of(text, max(width - len(_LOST), 0)))
 
     def tell(self, line: str) -> None:
         """Show a notice that is to stay: above the text, or after it where it has begun."""
@@ -111,6 +121,9 @@ class PlainView:
         elif seconds >= self._again_s:
             self._again_s = seconds + _REPEAT_S
             render.notice(f"{what} … {seconds:.0f} s")
+
+    def provisional(self, text: str) -> None:
+        """Say nothing: it may be taken back."""
 
     def tell(self, line: str) -> None:
         """Say it at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edge_client.client import EdgeClient
 from edge_client.doctor.measured import Measured
@@ -14,9 +14,32 @@ from edge_client.draft.source import DraftRules, ModelSource
 from edge_client.options import GenerateOptions, Mode
 from specwire.v1 import verifier_pb2 as pb
 
-QUESTION = "How is a rainbow formed? Answer in two or three sentences."
-CONTINUED = "A rainbow is formed when sunlight enters a drop of water. First the light"
+
+@dataclass(frozen=True)
+class Text:
+    """What the target is asked: as a message, or as a beginning where it can't chat."""
+
+    question: str
+    beginning: str
+
+
+TEXTS = (
+    Text(
+        "How is a rainbow formed? Answer in a few sentences.",
+        "A rainbow is formed when sunlight enters a drop of water. First the light",
+    ),
+    Text(
+        "Write a short story about a lighthouse.",
+        "The lighthouse had stood on the rock for two hundred years, and its keeper",
+    ),
+    Text(
+        "List five things to take on a journey by train, and why.",
+        "Five things that are good to have on a journey by train: first, a book, because",
+    ),
+)
 ANSWER_TOKENS = 64
+_ENOUGH = 100
+"""Draft tokens examined, after which no other text is asked for."""
 _GAMMA = 4
 _TOKENS = 48
 _WARM_UP = 2
@@ -65,7 +88,7 @@ def draft_time(
 async def acceptance(
     client: EdgeClient, options: GenerateOptions, measured: Measured, *, chat: bool, context: int
 ) -> None:
-    """Measure the acceptance rate on a short answer, which waits for each verdict.
+    """Measure the acceptance rate on short answers, which wait for each verdict.
 
     Raises:
         SpecwireError: the verifier refused, or can't be reached any more.
@@ -79,9 +102,15 @@ async def acceptance(
         seed=1 if options.seed is None else options.seed,
         logprobs=None,
     )
-    if chat:
-        result = await client.complete(messages=[("user", QUESTION)], options=asked)
-    else:
-        result = await client.complete(CONTINUED, options=asked)
-    measured.alpha = result.counts.alpha
-    measured.examined = result.counts.examined
+    examined = accepted = 0
+    for text in TEXTS:
+        if chat:
+            result = await client.complete(messages=[("user", text.question)], options=asked)
+        else:
+            result = await client.complete(text.beginning, options=asked)
+        examined += result.counts.examined
+        accepted += result.counts.accepted
+        if examined >= _ENOUGH:
+            break
+    measured.examined = examined
+    measured.alpha = accepted / examined if examined else None

@@ -26,6 +26,7 @@ from specwire.errors import (
 from specwire.limits import PROTOCOL_VERSIONS
 from specwire.v1 import verifier_pb2 as pb
 
+_LAST_PORT = 65535
 _SOON_S = 14 * 86400.0
 """A certificate that ends sooner than this is worth a word."""
 
@@ -63,6 +64,9 @@ def split(server: str) -> tuple[str, int]:
 
 async def _address(report: Report, server: str) -> bool:
     host, port = split(server)
+    if port > _LAST_PORT:
+        cure = f"ports go up to {_LAST_PORT}; check --server"
+        return report.add(failed("address", f"there is no port {port}", cure, unreachable=True))
     proxy = proxy_for(host, os.environ)
     if proxy is not None:
         text = f"calls to {server} go through the proxy {proxy}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 from collections.abc import AsyncIterator, Sequence
 
@@ -171,7 +172,7 @@ class Doctor:
             report.add(failed_with(name, error))
 
     def _doing(self, what: str, teller: Teller) -> contextlib.AbstractAsyncContextManager[None]:
-        return Spinner(what, quiet=self._quiet).shown(teller)
+        return Spinner(lambda: what, quiet=self._quiet).shown(teller)
 
     # ------------------------------------------------------------------ advice
 
@@ -272,7 +273,9 @@ def _acceptance(measured: Measured) -> Check:
         return warning(
             "acceptance", "not measured: no draft token was examined", "a longer text tells more"
         )
-    text = f"α {measured.alpha:.2f}, of {measured.examined} draft tokens examined"
+    # Half of a 95 % interval, as if the tokens were independent.
+    give = 1.96 * math.sqrt(measured.alpha * (1 - measured.alpha) / max(measured.examined, 1))
+    text = f"α {measured.alpha:.2f} ± {give:.2f}, of {measured.examined} draft tokens examined"
     if measured.alpha < 0.4:
         return warning("acceptance", text, "a draft closer to the target would help more")
     return ok("acceptance", text)

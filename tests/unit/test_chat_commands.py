@@ -157,7 +157,17 @@ def test_what_can_t_be_loaded_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "word", ["/save", "/load", "/save /", "/load /", "/save \0", "/load ~x~/y"]
+    "word",
+    [
+        "/save",
+        "/load",
+        "/save /",
+        "/load /",
+        "/save \0",
+        "/load ~x~/y",
+        "/load /dev/zero",
+        "/save /dev/null",
+    ],
 )
 def test_names_that_are_no_files(state: ChatState, word: str) -> None:
     assert said(interpret(state, word))

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edge_client.chat.canvas import Canvas
-from edge_client.chat.cells import Cursor, cut, harmless, width_of
+from edge_client.chat.cells import Cursor, cut, end_of, harmless, width_of
 from edge_client.chat.status import account, status_line, waiting_line
 from edge_client.options import Mode
 from edge_client.result import Result, Status
@@ -36,6 +36,9 @@ def test_cut_never_exceeds(text: str) -> None:
         shown = cut(text, width)
         assert width_of(shown) <= width
         assert shown == text or width == 0 or shown.endswith("…")
+        shown = end_of(text, width)
+        assert width_of(shown) <= width
+        assert shown == text or width == 0 or shown.startswith("…")
 
 
 def test_harmless_keeps_words_and_nothing_that_steers() -> None:
