@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import cast
 
 from edge_client import render
@@ -18,7 +19,7 @@ from edge_client.client import EdgeClient
 from edge_client.drafter import LOADING
 from edge_client.options import GenerateOptions
 from edge_client.progress import Spinner, Teller
-from edge_client.result import Token
+from edge_client.result import Result, Token
 from edge_client.screen import Screen
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
 
@@ -209,10 +210,20 @@ async def _generate(
             if screen is not None:
                 screen.provisional("")
             writer.end()
+            if args.record is not None:
+                _write_record(args.record, stream.result)
     if args.json:
         print(json.dumps(stream.result.to_json(), ensure_ascii=False))
     elif not args.quiet:
         render.notice(render.summary(stream.result, colour=colour))
+
+
+def _write_record(path: Path, result: Result) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(item) + "\n" for item in result.record)
+    except OSError as error:
+        raise BadRequest(f"can't write the record {path}: {error.strerror}") from error
 
 
 if __name__ == "__main__":
