@@ -123,7 +123,8 @@ class Steering:
         self._exhausted = 0
         if seconds is not None:
             self._link.add_draft(seconds)
-            self._note(draft_s=seconds)
+            if self.record is not None:
+                self.record.append({"draft_s": seconds})
         return self.agreement.chance(confidence)
 
     def exhausted(self) -> None:
@@ -147,19 +148,19 @@ class Steering:
         self._hear_of(verdict, forward, queue, now)
         if not self._fresh:
             self._link.add_forward(verdict.examined, forward + queue)
-            self._note(verify_s=forward, queue_s=queue, examined=verdict.examined)
+            if self.record is not None:
+                values = {"verify_s": forward, "queue_s": queue, "examined": verdict.examined}
+                self.record.append(values)
         self._fresh = False
         compared = self._machine.take_compared()
         for item in compared:
             self.agreement.add(item.place, item.confidence, item.agreed)
-            self._note(draft_knew=item.agreed, place=item.place, confidence=item.confidence)
+            if self.record is not None:
+                values = {"draft_knew": item.agreed, "place": item.place}
+                self.record.append({**values, "confidence": item.confidence})
         self._verdicts += 1
         self._committed += verdict.accepted + verdict.HasField("token")
         self._reconsider()
-
-    def _note(self, **values: float) -> None:
-        if self.record is not None:
-            self.record.append(values)
 
     def _hear_of(self, verdict: pb.Verdict, forward: float, queue: float, now: float) -> None:
         """Learn the round trip from the newest proposal that had arrived at the verdict."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from edge_client.policy.speed import Conditions
 
-_PROPOSAL_S = 1e-3
+_PROPOSAL_S = 2e-3
 """What a proposal is taken to cost on its way, whatever its size."""
 
 

@@ -563,10 +563,12 @@ class EdgeSession:
             return self._proposal([], [], self.frontier)  # the cloud may be waiting
         chain = self._chain
         unsent = chain.end - max(self._sent_end, self.frontier)
-        ready = unsent >= max(self.drafting.gamma, 1) or self.draft_wanted() is None
-        if unsent > 0 and ready and (self.drafting.pipeline or not self.waiting):
-            return self._send(min(unsent, max(self.drafting.gamma, 1)))
-        if unsent == 0 and self._should_ask():
+        if unsent > 0:
+            gamma = max(self.drafting.gamma, 1)
+            may = self.drafting.pipeline or not self.waiting
+            ready = may and (unsent >= gamma or self.draft_wanted() is None)
+            return self._send(min(unsent, gamma)) if ready else None
+        if self._should_ask():
             self._asked_at = self.frontier
             return self._proposal([], [], self.frontier)
         return None
@@ -596,9 +598,8 @@ class EdgeSession:
         proposal = pb.Proposal(
             number=self._number, chain=self._chain.id, start=start, tokens=tokens
         )
-        kept = [row for row in rows if row is not None]
         if tokens and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
-            encode_q(proposal, kept, self._weight_bits)
+            encode_q(proposal, [row for row in rows if row is not None], self._weight_bits)
         proposal.continues = self._continues()
         if not self._pacing_told:
             self._pacing_told = True
