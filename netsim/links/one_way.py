@@ -1,0 +1,251 @@
+"""TCP seen from above: when a message that is handed to a socket has arrived, in order.
+
+Nothing here is a packet exchange in detail. A message becomes segments, a segment leaves as
+soon as the congestion window lets it, takes its way, and is sent again later where it was
+lost; the message is there when all of it and all before it is. The rules are those of
+RFC 5681 (windows), RFC 6298 (timeouts, with Linux's minimum) and RFC 8985 (losses found by
+what arrives after them). docs/links.md has the equations and what they leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+
+from netsim.links.path import Path
+
+SEGMENT_BYTES = 1448
+"""Payload of a full segment: 1500 bytes of IP packet less 52 of headers."""
+INITIAL_WINDOW = 10
+LARGEST_WINDOW = 2048
+"""Segments: 3 MB, what Linux's default receive buffer lets a sender have in flight."""
+LEAST_RTO_S = 0.2
+LARGEST_RTO_S = 120.0
+_PROBE_SLACK_S = 0.002
+_BACKOFF = 0.7  # what CUBIC leaves of its window after a loss
+
+
+class OneWay:
+    """One direction of a TCP connection. Times are seconds of any one clock.
+
+    way: what its packets go through. header: bytes of TCP and IP, a segment. back_s: what
+    an acknowledgement takes, the other direction's average delay.
+
+    Calls of `send` come with times that never decrease. It reads no clock.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_back",
+        "_delay",
+        "_fill",
+        "_flight",
+        "_gap",
+        "_header",
+        "_plain",
+        "_recovered",
+        "_rto",
+        "_rtt",
+        "_sent",
+        "_srtt",
+        "_threshold",
+        "_varies",
+        "_window",
+        "bytes",
+        "handed",
+        "messages",
+        "other",
+        "path",
+        "payload",
+    )
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        delay_s: float,
+        average_s: float,
+        back_s: float,
+        plain: bool,
+        header: int,
+    ) -> None:
+        self.path = path
+        self.other: OneWay | None = None
+        """The other direction, which tells whether its end answers or speaks by itself."""
+        self._delay = delay_s
+        self._back = back_s
+        self._rtt = average_s + back_s
+        self._plain = plain
+        self._header = header
+        self.messages = 0
+        self.payload = 0
+        """Bytes handed over."""
+        self.bytes = 0
+        """Bytes on the wire: payload, TCP/IP headers, retransmissions."""
+        self.handed = -math.inf
+        """When the last message was."""
+        self._gap = math.inf
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new connection: nothing in flight, a small window."""
+        self._flight: list[float] = []  # when each segment under way is acknowledged
+        self._window: float = INITIAL_WINDOW
+        self._threshold: float = math.inf
+        self._sent = -math.inf  # when the last segment was, for the first time
+        self._fill = 0  # its payload
+        self._arrived = -math.inf  # when all that was sent is there
+        self._recovered = -math.inf
+        self._srtt = self._rtt
+        self._varies = 0.0 if self._plain else self._rtt / 2
+        self._rto = self._srtt + max(LEAST_RTO_S, 4 * self._varies)
+
+    def send(self, now: float, size: int) -> float:
+        """When the last byte of a message of `size` bytes, handed over at `now`, is there.
+
+        Infinite where nothing ever gets through.
+        """
+        self.messages += 1
+        self.payload += size
+        flight = self._flight
+        if self._plain and size <= SEGMENT_BYTES:
+            if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
+                self._restart()
+            if flight and flight[0] <= now:
+                self._acknowledge(now)
+            if now >= self._sent and len(flight) < self._window:
+                self.bytes += size + self._header
+                self.handed = self._sent = now
+                self._fill = size
+                self._arrived = arrives = now + self._delay
+                heappush(flight, arrives + self._back)
+                return arrives
+        return self._send(now, size)
+
+    # ---------------------------------------------------------------- in general
+
+    def _send(self, now: float, size: int) -> float:
+        if not size >= 0:
+            raise ValueError(f"a message of {size} bytes: give 0 or more")
+        if self.path.dead or self._arrived == math.inf:
+            self.handed = now
+            return math.inf
+        if self._sent > now and self._fill + size <= SEGMENT_BYTES:
+            return self._join(now, size)
+        streams = self._streams(now)
+        start = max(now, self._sent)
+        if start > self._sent + self._rto and self._window > INITIAL_WINDOW:
+            self._restart()
+        self._arrived = max(self._arrived, self._segments(start, size, streams))
+        return self._arrived
+
+    def _join(self, now: float, size: int) -> float:
+        """The last segment still waits for the window: this message goes along in it."""
+        self._fill += size
+        self.bytes += size
+        self.handed = now
+        self._arrived = max(self._arrived, self.path.lengthen(self._sent, size))
+        return self._arrived
+
+    def _streams(self, now: float) -> float:
+        """After how long another message follows this one by itself; infinite if it may not.
+
+        An end that has more than one message under way, or sends twice without hearing
+        anything in between, does not wait for answers.
+        """
+        since = now - self.handed
+        alone = not self._flight or self._flight[-1] <= now
+        answers = self.other is not None and self.other.handed >= self.handed
+        self.handed = now
+        if since == math.inf:
+            return math.inf
+        self._gap = since if self._gap == math.inf else self._gap + (since - self._gap) / 8
+        return math.inf if alone and answers else self._gap
+
+    def _segments(self, start: float, size: int, follows_s: float) -> float:
+        """Send a message's segments; when the last of them to arrive does."""
+        count = max(1, -(-size // SEGMENT_BYTES))
+        flight, path = self._flight, self.path
+        again: list[tuple[float, int, int, bool]] = []  # when, bytes, losses, by timeout
+        arrived = now = start
+        index = 0
+        while index < count or again:
+            if index < count:
+                self._acknowledge(now)
+            if again and (index == count or again[0][0] <= now):
+                at, packet, tries, timeout = heappop(again)
+                now = max(now, at)
+                self._slow_down(now, timeout)
+            elif len(flight) < max(1, int(self._window)):
+                payload = (
+                    size - (count - 1) * SEGMENT_BYTES if index == count - 1 else SEGMENT_BYTES
+                )
+                index += 1
+                at, packet, tries = now, payload + self._header, 0
+                self._sent, self._fill = now, payload
+            else:
+                now = min(flight[0], again[0][0]) if again else flight[0]
+                continue
+            self.bytes += packet
+            round_trip = self._rtt + path.waiting_s(at)
+            arrives = path.carry(at, packet)
+            if arrives is None:
+                if path.silent_for_ever(at):
+                    return math.inf
+                takes, timeout = self._finding(round_trip, count - index, follows_s, tries)
+                heappush(again, (at + takes, packet, tries + 1, timeout))
+                heappush(flight, at + takes)
+                continue
+            arrived = max(arrived, arrives)
+            heappush(flight, arrives + self._back)
+            if tries == 0:
+                self._measure(arrives + self._back - at)
+        return arrived
+
+    def _finding(
+        self, round_trip: float, behind: int, follows_s: float, tries: int
+    ) -> tuple[float, bool]:
+        """How long after it was sent a lost segment is sent again, and whether by timeout.
+
+        behind: segments of the same message after it. tries: how often it was lost before.
+        """
+        timeout = max(self._rto, round_trip) * 2.0 ** min(tries, 20)
+        found = min(timeout, LARGEST_RTO_S)
+        behind = min(behind, int(self._window) - 1)
+        if behind >= 3:
+            early = round_trip
+        elif behind > 0:
+            early = round_trip * 1.25
+        else:
+            early = round_trip + min(3 * follows_s, follows_s + round_trip / 4)
+            if self._flight and tries == 0:  # a tail loss probe
+                early = min(early, 2 * self._srtt + _PROBE_SLACK_S)
+        return (early, False) if early < found else (found, True)
+
+    def _slow_down(self, now: float, timeout: bool) -> None:
+        """A loss has been found: less at a time, once a round trip."""
+        if now < self._recovered:
+            return
+        self._recovered = now + self._srtt
+        self._threshold = max(2.0, self._window * _BACKOFF)
+        self._window = 1.0 if timeout else self._threshold
+
+    def _restart(self) -> None:
+        """After a silence of more than a timeout the window is small again."""
+        self._threshold = max(self._threshold, 0.75 * self._window)
+        self._window = INITIAL_WINDOW
+
+    def _acknowledge(self, now: float) -> None:
+        """Take in acknowledgements; the window grows where it was made use of."""
+        flight = self._flight
+        while flight and flight[0] <= now:
+            if 2 * len(flight) >= self._window and self._window < LARGEST_WINDOW:
+                slow_start = self._window < self._threshold
+                self._window += 1 if slow_start else 1 / self._window
+            heappop(flight)
+
+    def _measure(self, sample: float) -> None:
+        """Smoothed round trip and its variation, by RFC 6298."""
+        self._varies += (abs(self._srtt - sample) - self._varies) / 4
+        self._srtt += (sample - self._srtt) / 8
+        self._rto = min(self._srtt + max(LEAST_RTO_S, 4 * self._varies), LARGEST_RTO_S)
