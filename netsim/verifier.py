@@ -1,0 +1,114 @@
+"""The cloud of a simulation: one target, which examines all that is ready in one forward."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import simpy
+
+from netsim.acceptance import Knows
+from netsim.times import Models
+from specwire.cloud_session import CloudSession, Outcome, Work
+from specwire.v1 import verifier_pb2 as pb
+
+SIZE = 64
+"""Of the vocabulary."""
+PROMPT = (1,)
+"""Of every session; how long it is said to be only counts in time."""
+
+
+def target_token(position: int) -> int:
+    """The target's token at an absolute position."""
+    return position * 7 % SIZE
+
+
+def draft_token(position: int, knows: bool) -> int:
+    """The draft's token there: the target's, or another one."""
+    token = position * 7 % SIZE
+    return token if knows else (token + 1) % SIZE
+
+
+@dataclass
+class Seat:
+    """One session at the verifier.
+
+    send: takes frames that leave for the edge. forwards: that it took part in.
+    """
+
+    session: CloudSession
+    send: Callable[[list[pb.CloudFrame]], None]
+    prompt: int
+    prefilled: bool = False
+    forwards: int = 0
+    verified: list[tuple[float, float, Work]] = field(default_factory=list)
+
+
+class Verifier:
+    """Runs forwards one after the other, each with every session that has work."""
+
+    def __init__(self, env: simpy.Environment, models: Models, seed: int) -> None:
+        self._env = env
+        self._models = models
+        self._verify = models.verify.sampler(random.Random(f"verify {seed}"))
+        self._seats: list[Seat] = []
+        self._idle: simpy.Event | None = None
+        self.forwards = 0
+        env.process(self._run())
+
+    def seat(self, seat: Seat) -> None:
+        """Take a session in."""
+        self._seats.append(seat)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something arrived."""
+        if self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.succeed()
+
+    def _run(self) -> Generator[simpy.Event, None, None]:
+        env, models = self._env, self._models
+        while True:
+            batch = [
+                (seat, work)
+                for seat in self._seats
+                if (work := seat.session.next_work()) is not None
+            ]
+            if not batch:
+                self._idle = env.event()
+                yield self._idle
+                continue
+            seconds = self._verify() - models.extra_s + models.overhead_s
+            for seat, work in batch:
+                seconds += (len(work.tokens) + 1) * models.extra_s
+                if not seat.prefilled:
+                    seat.prefilled = True
+                    seconds += seat.prompt * models.prefill_s
+            began = env.now
+            yield env.timeout(max(seconds, 0.0))
+            self.forwards += 1
+            for seat, work in batch:
+                seat.forwards += 1
+                seat.verified.append((began, env.now, work))
+                seat.send(seat.session.complete(work, _examine(work, seconds)))
+            if any(seat.session.ended for seat in self._seats):
+                self._seats = [seat for seat in self._seats if not seat.session.ended]
+
+
+def _examine(work: Work, seconds: float) -> Outcome:
+    accepted, start = 0, work.start
+    for token in work.tokens:
+        if token != target_token(start + accepted):
+            break
+        accepted += 1
+    return Outcome(accepted, target_token(start + accepted), forward_us=int(seconds * 1e6))
+
+
+def speculate_in_cloud(knows: Knows, at: int, gamma: int) -> int:
+    """How many tokens a round yields whose draft is made in the cloud, at output position `at`."""
+    accepted = 0
+    while accepted < gamma and knows(at + accepted, accepted):
+        accepted += 1
+    return accepted + 1
