@@ -196,7 +196,7 @@ async def _generate(
     tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
     aside = teller.to(screen.notice) if screen is not None else contextlib.nullcontext()
     waiting = Spinner(
-        lambda: "waiting for the first token" if stream.status is not None else "connecting",
+        lambda: "waiting for the first token" if stream.status is not None else "getting ready",
         quiet=args.quiet or screen is not None,
     )
     async with client, contextlib.aclosing(tokens), waiting.shown(teller):

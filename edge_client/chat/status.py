@@ -28,7 +28,7 @@ def status_line(status: Status, mode: Mode, width: int) -> str:
         parts.append((1, f"γ {status.gamma}"))
     if status.rtt_s is not None:
         parts.append((3, f"RTT {milliseconds(status.rtt_s)}"))
-    parts.append((6, f"{status.tokens} tokens"))
+    parts.append((6, _tokens(status.tokens)))
     kept: list[tuple[int, str]] = []
     for part in parts:
         line = _joined([*kept, part])
@@ -69,6 +69,10 @@ def milliseconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _joined(parts: list[tuple[int, str]]) -> str:

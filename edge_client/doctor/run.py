@@ -160,7 +160,7 @@ class Doctor:
                 await drafting.acceptance(
                     client, self._options, measured, chat=served.chat, context=limits.context
                 )
-                report.add(_acceptance(measured))
+                report.add(_acceptance(measured, self._source))
 
     @contextlib.asynccontextmanager
     async def _trying(self, report: Report, name: str, teller: Teller) -> AsyncIterator[None]:
@@ -268,7 +268,7 @@ def _of(measured: Measured) -> str:
     return f"{measured.round_trip.median_s * 1e3:.1f}" if measured.round_trip is not None else "?"
 
 
-def _acceptance(measured: Measured) -> Check:
+def _acceptance(measured: Measured, source: DraftFrom) -> Check:
     if measured.alpha is None:
         return warning(
             "acceptance", "not measured: no draft token was examined", "a longer text tells more"
@@ -276,6 +276,9 @@ def _acceptance(measured: Measured) -> Check:
     # Half of a 95 % interval, as if the tokens were independent.
     give = 1.96 * math.sqrt(measured.alpha * (1 - measured.alpha) / max(measured.examined, 1))
     text = f"α {measured.alpha:.2f} ± {give:.2f}, of {measured.examined} draft tokens examined"
+    if source is DraftFrom.LOOKUP:
+        where = "where the text repeats itself there are drafts: only there the speeds below hold"
+        return warning("acceptance", text, where)
     if measured.alpha < 0.4:
         return warning("acceptance", text, "a draft closer to the target would help more")
     return ok("acceptance", text)
