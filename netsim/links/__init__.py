@@ -13,9 +13,12 @@ from netsim.links.link import Link, LinkModel
 from netsim.links.loss import Loss, LossProcess
 from netsim.links.one_way import OneWay
 from netsim.links.overhead import wire_bytes
+from netsim.links.profiles import NAMES, profile, profiles
+from netsim.links.table import load_profile
 from netsim.links.trace import Trace
 
 __all__ = [
+    "NAMES",
     "Direction",
     "Gaps",
     "Jitter",
@@ -26,5 +29,8 @@ __all__ = [
     "LossProcess",
     "OneWay",
     "Trace",
+    "load_profile",
+    "profile",
+    "profiles",
     "wire_bytes",
 ]
