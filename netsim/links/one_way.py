@@ -107,24 +107,47 @@ class OneWay:
         """
         self.messages += 1
         self.payload += size
+        if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
+            self._restart()
         flight = self._flight
-        if self._plain and size <= SEGMENT_BYTES:
-            if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
-                self._restart()
-            if flight and flight[0] <= now:
-                self._acknowledge(now)
-            if now >= self._sent and len(flight) < self._window:
-                self.bytes += size + self._header
-                self.handed = self._sent = now
-                self._fill = size
-                self._arrived = arrives = now + self._delay
-                heappush(flight, arrives + self._back)
-                return arrives
-        return self._send(now, size)
+        if flight and flight[0] <= now:
+            self._acknowledge(now)
+        if not (0 <= size <= SEGMENT_BYTES and now >= self._sent and len(flight) < self._window):
+            return self._send(now, size)
+        # One segment that may leave at once, as nearly all do.
+        if self._plain:
+            self.bytes += size + self._header
+            self.handed = self._sent = now
+            self._fill = size
+            self._arrived = arrives = now + self._delay
+            heappush(flight, arrives + self._back)
+            return arrives
+        if self.path.dead:
+            return math.inf
+        arrived = self.path.carry(now, size + self._header)
+        if arrived is None:
+            return self._send(now, size, lost=True)
+        self.bytes += size + self._header
+        since = now - self.handed
+        if since < math.inf:
+            self._gap = since if self._gap == math.inf else self._gap + (since - self._gap) / 8
+        self.handed = self._sent = now
+        self._fill = size
+        acknowledged = arrived + self._back
+        heappush(flight, acknowledged)
+        sample = acknowledged - now
+        self._varies += (abs(self._srtt - sample) - self._varies) / 4
+        self._srtt += (sample - self._srtt) / 8
+        variation = 4 * self._varies
+        self._rto = self._srtt + (variation if variation > LEAST_RTO_S else LEAST_RTO_S)
+        if arrived > self._arrived:
+            self._arrived = arrived
+        return self._arrived
 
     # ---------------------------------------------------------------- in general
 
-    def _send(self, now: float, size: int) -> float:
+    def _send(self, now: float, size: int, *, lost: bool = False) -> float:
+        """As `send`. lost: the first segment has been, at once."""
         if not size >= 0:
             raise ValueError(f"a message of {size} bytes: give 0 or more")
         if self.path.dead or self._arrived == math.inf:
@@ -132,11 +155,9 @@ class OneWay:
             return math.inf
         if self._sent > now and self._fill + size <= SEGMENT_BYTES:
             return self._join(now, size)
-        streams = self._streams(now)
-        start = max(now, self._sent)
-        if start > self._sent + self._rto and self._window > INITIAL_WINDOW:
-            self._restart()
-        self._arrived = max(self._arrived, self._segments(start, size, streams))
+        follows_s = self._follows(now)
+        last = self._segments(max(now, self._sent), size, follows_s, lost)
+        self._arrived = max(self._arrived, last)
         return self._arrived
 
     def _join(self, now: float, size: int) -> float:
@@ -147,7 +168,7 @@ class OneWay:
         self._arrived = max(self._arrived, self.path.lengthen(self._sent, size))
         return self._arrived
 
-    def _streams(self, now: float) -> float:
+    def _follows(self, now: float) -> float:
         """After how long another message follows this one by itself; infinite if it may not.
 
         An end that has more than one message under way, or sends twice without hearing
@@ -162,7 +183,7 @@ class OneWay:
         self._gap = since if self._gap == math.inf else self._gap + (since - self._gap) / 8
         return math.inf if alone and answers else self._gap
 
-    def _segments(self, start: float, size: int, follows_s: float) -> float:
+    def _segments(self, start: float, size: int, follows_s: float, lost: bool) -> float:
         """Send a message's segments; when the last of them to arrive does."""
         count = max(1, -(-size // SEGMENT_BYTES))
         flight, path = self._flight, self.path
@@ -188,7 +209,8 @@ class OneWay:
                 continue
             self.bytes += packet
             round_trip = self._rtt + path.waiting_s(at)
-            arrives = path.carry(at, packet)
+            arrives = None if lost else path.carry(at, packet)
+            lost = False
             if arrives is None:
                 if path.silent_for_ever(at):
                     return math.inf
@@ -248,4 +270,4 @@ class OneWay:
         """Smoothed round trip and its variation, by RFC 6298."""
         self._varies += (abs(self._srtt - sample) - self._varies) / 4
         self._srtt += (sample - self._srtt) / 8
-        self._rto = min(self._srtt + max(LEAST_RTO_S, 4 * self._varies), LARGEST_RTO_S)
+        self._rto = self._srtt + max(LEAST_RTO_S, 4 * self._varies)

@@ -85,11 +85,10 @@ def from_table(table: Mapping[str, Any], *, folder: Path | None = None) -> LinkM
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "The end of a sentence: whether something known is meant."""
+    """The end of a sentence: whether something known is meant."""
     known = list(known)
-    close = [name for name in known if word and name.startswith(word)] or difflib.get_close_matches(
-        word, known, 1, 0.5
-    )
+    close = [name for name in known if word and name.startswith(word)]
+    close = close or difflib.get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
