@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edge_client import render
 from edge_client.chat import terminal
 from edge_client.chat.answer import Answer, Watch
-from edge_client.chat.commands import ChatState, Outcome, help_lines, interpret
+from edge_client.chat.commands import KEYS, ChatState, Outcome, help_lines, interpret
 from edge_client.chat.conversation import Conversation
 from edge_client.chat.history import FileHistory, history_file
 from edge_client.chat.lines import LineReader
@@ -28,15 +27,13 @@ from edge_client.result import Result
 from edge_client.retry import RetryPolicy
 from specwire.errors import BadRequest, Draining, Exhausted, LinkError, SpecwireError
 
+T = TypeVar("T")
+
 CLOSE_S = 1.5
 """How long the end waits for the link and the models."""
 NO_HISTORY = "none"
 _ONCE = RetryPolicy(attempts=1, total_s=10.0)
 _EXIT_INTERRUPTED = 130
-_KEYS = """\
-Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; pasted lines stay together.
-Arrow keys and Ctrl-R find earlier inputs, Tab completes commands and files.
-Ctrl-C stops an answer or clears the line, twice it leaves; so does Ctrl-D."""
 
 
 def chat(
@@ -102,6 +99,7 @@ class Chat:
             self._prompt = Prompt(self._history(history), colour=self._colour)
         self._main: asyncio.Task[Any] | None = None
         self._answer: asyncio.Task[None] | None = None
+        self._begun = False
         self._warned = False
         self._told: set[str] = set()
         self.code: int | None = None
@@ -116,7 +114,7 @@ class Chat:
     async def run(self) -> int:
         """Talk to the end; see `chat`."""
         self._main = asyncio.current_task()
-        with handled(self._interrupt, self._leave, self._resume):
+        with handled(self._interrupt, self._resume, self._leave, self._give_up):
             try:
                 await self._begin()
                 await self._talk()
@@ -137,20 +135,20 @@ class Chat:
             with contextlib.suppress(SpecwireError):
                 await self._wait("loading the draft model", self._client.load_draft())
         try:
-            await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
+            served = await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
         except (LinkError, Draining) as error:
             render.notice(f"{error}; each message tries again")
-        if self._state.model:
+        else:
+            self._state.model, self._state.context = served.model, served.limits.context
             render.notice(f"{self._state.model} at {self._server}, {self._state.context} tokens")
         render.notice("/help lists commands and keys, Ctrl-D leaves")
+        self._begun = True
 
-    async def _wait(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
+    async def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
         watch = Watch(self._view(), what)
         with terminal.unseen_keys():
             async with watch(self._teller):
-                found = await work
-        if hasattr(found, "limits"):
-            self._state.model, self._state.context = found.model, found.limits.context
+                return await work
 
     # ---------------------------------------------------------------- talking
 
@@ -182,7 +180,7 @@ class Chat:
         if outcome.help:
             for line in help_lines():
                 render.notice(line)
-            render.notice(_KEYS)
+            render.notice(KEYS)
             for line in render.legend(colour=self._colour):
                 print(line, file=sys.stderr, flush=True)
         for line in outcome.say:
@@ -272,7 +270,7 @@ class Chat:
         elif not self._warned and self._prompt is None and sys.stdin.isatty():
             self._warned = True
             render.notice("\nCtrl-C again or Ctrl-D leaves")
-        else:
+        elif not self._begun:  # on a terminal only a prompt leaves, once there has been one
             self._leave(_EXIT_INTERRUPTED)
 
     def _resume(self) -> None:
@@ -291,8 +289,10 @@ class Chat:
             async with asyncio.timeout(CLOSE_S):
                 await self._client.aclose()
         except TimeoutError:
-            terminal.apply(self._before)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError):
                     stream.flush()
-            os._exit(self.code or 0)
+            self._give_up(self.code or 0)
+
+    def _give_up(self, code: int) -> None:
+        terminal.give_up(self._before, code)

@@ -45,6 +45,7 @@ class Canvas:
         self._cursor = Cursor()
         self._status = ""
         self._shown = False
+        self._shown_width = 0
 
     @property
     def at_line_start(self) -> bool:
@@ -63,6 +64,8 @@ class Canvas:
 
     def status(self, line: str) -> None:
         """Show another status line; an empty one shows none."""
+        if self._shown and line == self._status and self._width() == self._shown_width:
+            return
         self._status = line
         self._put(self._erasure() + self._drawing())
 
@@ -82,7 +85,7 @@ class Canvas:
         # On a full line, moving away and back could lose the wrap that is due.
         if not self._status or self._cursor.fills(width) or width < 2:
             return ""
-        self._shown = True
+        self._shown, self._shown_width = True, width
         line = cut(self._status, width - 1)
         if self._colour:
             line = f"{_DIM}{line}{_RESET}"

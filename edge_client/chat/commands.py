@@ -12,6 +12,11 @@ from edge_client.chat.tally import Tally
 from edge_client.options import GenerateOptions
 from specwire.errors import BadRequest
 
+KEYS = """\
+Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; pasted lines stay together.
+Arrow keys and Ctrl-R find earlier inputs, Tab completes commands and files.
+Ctrl-C stops an answer or clears the line, twice it leaves; so does Ctrl-D."""
+
 
 @dataclass
 class ChatState:

@@ -11,7 +11,7 @@ _LONGEST = 16 << 20
 
 
 class LineReader:
-    """Reads lines from a file descriptor in a thread of its own, so that nothing waits for it.
+    """Reads lines from a file descriptor in a thread of its own, no more than are asked for.
 
     The thread is a daemon and reads the descriptor itself: it holds nothing that the
     end of the process would wait for.
@@ -20,6 +20,7 @@ class LineReader:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._wanted = threading.Event()
         self._ended = False
 
     def start(self) -> None:
@@ -33,6 +34,8 @@ class LineReader:
         Raises:
             EOFError: there is none any more.
         """
+        if self._lines.empty():
+            self._wanted.set()
         line = None if self._ended else await self._lines.get()
         if line is None:
             self._ended = True
@@ -41,21 +44,24 @@ class LineReader:
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         rest = b""
-        while True:
+        piece = b"-"
+        while piece:
+            self._wanted.wait()
             try:
                 piece = os.read(self._descriptor, _PIECE)
             except OSError:  # a terminal that is gone
                 piece = b""
             *whole, rest = (rest + piece).split(b"\n")
-            if (not piece or len(rest) > _LONGEST) and rest:
+            if rest and (not piece or len(rest) > _LONGEST):
                 whole.append(rest)
                 rest = b""
+            if whole or not piece:
+                self._wanted.clear()
             try:
                 for line in whole:
                     text = line.decode("utf-8", "replace").rstrip("\r")
                     loop.call_soon_threadsafe(self._lines.put_nowait, text)
                 if not piece:
                     loop.call_soon_threadsafe(self._lines.put_nowait, None)
-                    return
             except RuntimeError:  # the loop is closed
                 return

@@ -5,35 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from types import FrameType
+
+PATIENCE_S = 1.9
+"""How long the end that a signal asks for may take."""
 
 
 @contextlib.contextmanager
 def handled(
-    interrupt: Callable[[], None], leave: Callable[[int], None], resume: Callable[[], None]
+    interrupt: Callable[[], None],
+    resume: Callable[[], None],
+    leave: Callable[[int], None],
+    give_up: Callable[[int], None],
 ) -> Iterator[None]:
-    """Within this context SIGINT calls `interrupt`, and what asks for the end calls `leave`.
+    """Within this context signals become calls.
 
-    `leave` gets the exit code. `resume` is called when a stopped process goes on. On
-    Windows Ctrl-C keeps its usual meaning.
+    SIGINT calls `interrupt`, and SIGCONT, when a stopped process goes on, `resume`.
+    SIGTERM and SIGHUP call `leave` with the exit code; if the process is still there
+    after PATIENCE_S, a thread calls `give_up`: a terminal that takes no output holds the
+    event loop up. On Windows Ctrl-C keeps its usual meaning.
     """
     loop = asyncio.get_running_loop()
-    handlers: dict[int, Callable[[], None]] = {signal.SIGINT: interrupt}
-    if hasattr(signal, "SIGCONT"):
-        handlers[signal.SIGCONT] = resume
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # nohup has it ignored.
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            handlers[number] = partial(leave, 128 + number)
-    mine = []
-    for number, handler in handlers.items():
+
+    def end(number: int, frame: FrameType | None) -> None:
+        code = 128 + number
+        loop.call_soon_threadsafe(leave, code)
+        watchdog = threading.Timer(PATIENCE_S, give_up, (code,))
+        watchdog.daemon = True
+        watchdog.start()
+
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, handler)
-            mine.append(number)
-    try:
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+            stack.callback(loop.remove_signal_handler, signal.SIGINT)
+            loop.add_signal_handler(signal.SIGCONT, resume)
+            stack.callback(loop.remove_signal_handler, signal.SIGCONT)
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            # nohup has it ignored.
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                stack.callback(signal.signal, number, signal.signal(number, end))
         yield
-    finally:
-        for number in mine:
-            loop.remove_signal_handler(number)

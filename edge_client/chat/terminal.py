@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 if sys.platform != "win32":
     import termios
@@ -34,7 +34,7 @@ def apply(settings: Attributes | None) -> None:
     if sys.platform == "win32" or settings is None:
         return
     with contextlib.suppress(termios.error, OSError, ValueError):
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, settings)  # type: ignore[arg-type]
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, settings)  # type: ignore[arg-type]
 
 
 def silent(settings: Attributes | None) -> Attributes | None:
@@ -47,6 +47,12 @@ def silent(settings: Attributes | None) -> Attributes | None:
     flags = settings[3]
     assert isinstance(flags, int)
     return [*settings[:3], flags & ~(termios.ECHO | termios.ICANON), *settings[4:]]
+
+
+def give_up(settings: Attributes | None, code: int) -> NoReturn:
+    """End the process at once, with the terminal as these settings say."""
+    apply(settings)
+    os._exit(code)
 
 
 @contextlib.contextmanager

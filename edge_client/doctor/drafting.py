@@ -43,7 +43,7 @@ _ENOUGH = 100
 _GAMMA = 4
 _TOKENS = 48
 _WARM_UP = 2
-_LONGEST_S = 3.0
+_LONGEST_S = 1.5
 LOOKUP_S = 1e-4
 """What copying a token takes, about."""
 

@@ -243,6 +243,20 @@ def test_sigterm_in_the_middle_of_an_answer(slow: VerifierThread, draft: str) ->
     assert detached(slow)
 
 
+def test_sigterm_while_the_terminal_takes_nothing(slow: VerifierThread, draft: str) -> None:
+    with chat(slow, draft) as terminal:
+        terminal.wait(READY)
+        terminal.send("go\r")
+        terminal.wait("after")
+        terminal.send("\x13")  # Ctrl-S
+        time.sleep(1.0)
+        began = time.monotonic()
+        terminal.process.terminate()
+        assert terminal.process.wait(60) == 143
+        assert time.monotonic() - began < 0.5 + quickly_s()
+        assert terminal.attributes == terminal.attributes_before
+
+
 def test_inputs_are_kept_for_the_owner_alone(
     verifier: VerifierThread, draft: str, tmp_path: Path
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from edge_client.chat.commands import COMMANDS, ChatState, Outcome, help_lines, interpret
 from edge_client.chat.conversation import Conversation, Turn, load
 from edge_client.chat.history import MOST, FileHistory, history_file
+from edge_client.chat.lines import LineReader
 from edge_client.chat.settings import SETTINGS
 from edge_client.chat.tally import Tally
 from edge_client.options import GenerateOptions, Mode
@@ -216,6 +220,41 @@ def test_what_can_t_be_set_changes_nothing(state: ChatState, words: str) -> None
 def test_set_alone_lists_all(state: ChatState) -> None:
     shown = said(interpret(state, "/set"))
     assert all(name in shown for name in SETTINGS)
+
+
+# ── lines from a pipe ────────────────────────────────────────────────────────────────
+
+
+async def test_lines_are_read_as_they_are_asked_for() -> None:
+    reading, writing = os.pipe()
+    try:
+        lines = LineReader(reading)
+        lines.start()
+        os.write(writing, b"one\r\ntwo \xff\n" + b"x" * 60_000)
+        assert await lines.next() == "one"
+        assert await lines.next() == "two \ufffd"
+        waiting = asyncio.create_task(lines.next())
+        await asyncio.sleep(0.1)
+        os.write(writing, b"x\n\nlast")
+        assert await waiting == "x" * 60_001
+        os.set_blocking(writing, False)
+        written = 0
+        with contextlib.suppress(BlockingIOError):
+            while written < 1 << 24:
+                written += os.write(writing, b"y" * 4096 + b"\n")
+        assert written < 1 << 20  # what nobody asked for is not read
+        assert await lines.next() == ""
+        os.close(writing)
+        writing = -1
+        assert (await lines.next()).startswith("last")
+        for _ in range(written // 4097):
+            await lines.next()
+        with pytest.raises(EOFError):
+            await lines.next()
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
 
 
 # ── account and history ──────────────────────────────────────────────────────────────
