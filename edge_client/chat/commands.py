@@ -177,13 +177,18 @@ def _exit(state: ChatState, argument: str) -> Outcome:
     return Outcome(leave=True)
 
 
+def expanded(name: str) -> Path:
+    """The path of that name; "~" is the home folder where there is one."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def _path(argument: str, usage: str) -> Path:
     if not argument:
         raise BadRequest(f"which file? {usage}")
-    try:
-        path = Path(argument).expanduser()
-    except RuntimeError:  # no such user, or no home
-        path = Path(argument)
+    path = expanded(argument)
     if "\0" in argument or (path.exists() and not path.is_file()):
         raise BadRequest(f"{argument!r} is no file; {usage}")
     return path

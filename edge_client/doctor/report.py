@@ -111,5 +111,11 @@ def shown(check: Check, *, colour: bool) -> str:
     state = f"{check.state:<7}"
     if colour:
         state = f"{_COLOURS[check.state]}{state}{_RESET}"
-    line = f"{state}  {check.name:<{_NAME_WIDTH}}  {check.text}"
-    return f"{line}\n{'':9}{'':<{_NAME_WIDTH}}  → {check.cure}" if check.cure else line
+    line = f"{state}  {check.name:<{_NAME_WIDTH}}  {_harmless(check.text)}"
+    cure = f"{'':9}{'':<{_NAME_WIDTH}}  → {_harmless(check.cure)}"
+    return f"{line}\n{cure}" if check.cure else line
+
+
+def _harmless(text: str) -> str:
+    """The text without what would steer a terminal: a verifier chooses its names."""
+    return "".join(char for char in text if char.isprintable())

@@ -99,6 +99,7 @@ def test_lines_exit_codes_and_cures() -> None:
     assert line.splitlines()[1].strip() == "→ show one"
     assert "\x1b[31m" in shown(report.checks[2], colour=True)
     assert report.checks[2].state is State.FAILED
+    assert "\x1b" not in shown(ok("model", "a\x1b]0;name\x07"), colour=False)
 
 
 def test_addresses_and_proxies() -> None:
