@@ -34,7 +34,7 @@ $(STAMP): FORCE
 		set -e; \
 		$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV); \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-			-c constraints.txt -e '.[edge,cloud,otel,netsim,demo,dev]'; \
+			-c constraints.txt -e '.[edge,cloud,otel,netsim,parquet,demo,dev]'; \
 		echo "$$wanted" > $@; \
 	fi
 

@@ -1,0 +1,259 @@
+"""`netsim run`: one scenario, every way, in a table and in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from netsim import axes, parallel
+from netsim.comparison import Comparison, Figures, compare
+from netsim.scenario import EDGE, Scenario, Span, Way
+from netsim.scenario_file import BASELINES, Study, edge_ways, find_study, shipped
+from netsim.simulation import simulate
+from netsim.text import number, plain, table
+from netsim.words import NAMES, headline, verdicts
+from specwire.errors import BadRequest
+from specwire.formulas import expected_tokens_by_position
+
+MOST_CASES = 64
+_TRACED_LINES = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument(
+        "scenario", nargs="?", help="a TOML file, or the name of one that comes along (--list)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the scenarios that come along")
+    parser.add_argument("--show", action="store_true", help="print the scenario's file instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--trace", action="store_true", help="tell who did what and when, with the first seed"
+    )
+    group = parser.add_argument_group("instead of what the file says")
+    group.add_argument("--profile", metavar="NAME", help="the link: see netsim profiles")
+    group.add_argument("--rtt", metavar="MS", dest="rtt_ms", help="its round trip in ms")
+    group.add_argument("--alpha", metavar="RATE", help="acceptance rate")
+    group.add_argument("--gamma", metavar="N", help="draft tokens a proposal, or auto")
+    group.add_argument(
+        "--way", metavar="LIST", help=f"edge ways, of {', '.join(EDGE)}; baselines always come"
+    )
+    group.add_argument("--tokens", type=int, metavar="N", help="output tokens")
+    group.add_argument("--seeds", type=int, metavar="N", help="runs of each way")
+    group.add_argument("--seed", type=int, metavar="N", help="the first of them")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, and tell."""
+    if args.list:
+        for name, text in shipped().items():
+            print(f"{name:<18}  {_title(text)}")
+        return 0
+    if args.scenario is None:
+        raise BadRequest("give a scenario: a file that ends in .toml, or a name from --list")
+    if args.show:
+        print(_source(args.scenario), end="")
+        return 0
+    study = _changed(find_study(args.scenario), args)
+    found = _compared(study, args.jobs or parallel.cores())
+    if args.json:
+        print(json.dumps(_to_json(study, found, trace=args.trace), ensure_ascii=False))
+        return 0
+    print("\n".join(_told(study, found)))
+    if args.trace:
+        for case, scenario, _ in found:
+            print("\n".join(_traced(study, case, scenario)))
+    return 0
+
+
+def _title(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first.partition("=")[2].strip().strip('"')
+
+
+def _source(name: str) -> str:
+    if name in shipped():
+        return shipped()[name]
+    find_study(name)
+    with open(name, encoding="utf-8") as file:
+        return file.read()
+
+
+def _changed(study: Study, args: argparse.Namespace) -> Study:
+    """What the flags say in place of the file; they also end its varying of the same."""
+    flags = {"profile": args.profile, "rtt_ms": args.rtt_ms, "alpha": args.alpha}
+    values = {name: axes.axis(name).read(v) for name, v in flags.items() if v is not None}
+    if args.gamma is not None:
+        values["gamma"] = axes.axis("gamma").read(args.gamma)
+    base = axes.apply(study.base, values)
+    vary = {name: each for name, each in study.vary.items() if name not in values}
+    ways = study.ways
+    if args.way is not None:
+        ways = edge_ways(tuple(word.strip() for word in args.way.split(",")))
+    tokens = _at_least_one("--tokens", args.tokens, base.tokens)
+    seeds = _at_least_one("--seeds", args.seeds, len(study.seeds))
+    first = study.seeds[0] if args.seed is None else args.seed
+    if args.jobs is not None:
+        _at_least_one("--jobs", args.jobs, 1)
+    base = replace(base, tokens=tokens, seed=first)
+    return replace(study, base=base, vary=vary, ways=ways, seeds=tuple(range(first, first + seeds)))
+
+
+def _at_least_one(flag: str, value: int | None, default: int) -> int:
+    if value is not None and value < 1:
+        raise BadRequest(f"{flag} must be 1 or more, not {value}")
+    return default if value is None else value
+
+
+# ------------------------------------------------------------------------ simulating
+
+Case = Mapping[str, axes.Value]
+Found = Sequence[tuple[Case, Scenario, Comparison]]
+
+
+def _compared(study: Study, jobs: int) -> Found:
+    cases = [dict(zip(study.vary, values, strict=True)) for values in product(*study.vary.values())]
+    if len(cases) > MOST_CASES:
+        raise BadRequest(
+            f"[vary] makes {len(cases)} cases, and run shows {MOST_CASES} at most; "
+            "use netsim sweep --scenario"
+        )
+    scenarios = [axes.apply(study.base, case) for case in cases]
+    found = compare(scenarios, study.ways, study.seeds, jobs)
+    return list(zip(cases, scenarios, found, strict=True))
+
+
+def _theory(scenario: Scenario, way: Way) -> float | None:
+    """Tokens a round yields in theory; None where γ or the acceptance varies."""
+    acceptance, gamma = scenario.acceptance, scenario.gamma
+    if way is not Way.SYNC or gamma is None or acceptance.recorded or acceptance.hard is not None:
+        return None
+    alphas = [*acceptance.alphas, *[acceptance.alphas[-1]] * gamma][:gamma]
+    return expected_tokens_by_position(alphas)
+
+
+# --------------------------------------------------------------------------- telling
+
+
+def _told(study: Study, found: Found) -> Iterator[str]:
+    base = study.base
+    yield study.title or "A scenario of one's own"
+    if study.note:
+        yield study.note.strip()
+    clients = f", {base.clients} clients on one verifier" if base.clients > 1 else ""
+    runs = f"{len(study.seeds)} runs{clients}"
+    yield f"\n{base.tokens} tokens after a prompt of {base.prompt}, {runs}"
+    if "profile" not in study.vary:
+        link = found[0][1].link
+        trip = "" if "rtt_ms" in study.vary else f", round trip {link.rtt_s * 1e3:g} ms"
+        yield f"link {link.name}{trip}"
+    yield ""
+    yield _table(study, found)
+    yield ""
+    for case, _, comparison in found:
+        if case:
+            yield f"• {_named(case)}: {headline(comparison)}"
+        else:
+            yield from (f"• {line}" for line in verdicts(comparison))
+
+
+def _named(case: Case) -> str:
+    return ", ".join(f"{name} {plain(value)}" for name, value in case.items())
+
+
+def _table(study: Study, found: Found) -> str:
+    head = [
+        *study.vary, "way", "time s", "TTFT s", "tok/s", "tok/trip", "theory", "up B/tok",
+        "down B/tok", "fwd/tok", "α", "×calls", "×stream", "×cloud",
+    ]  # fmt: skip
+    rows = [
+        [*(plain(value) for value in case.values()), *_cells(scenario, comparison, item)]
+        for case, scenario, comparison in found
+        for item in comparison.figures
+    ]
+    legend = (
+        "×calls, ×stream, ×cloud: speed over per-token calls, cloud streaming and cloud-side\n"
+        "speculation; below 1 is slower. tok/trip: tokens for each message that the edge sends."
+    )
+    return f"{table(head, rows, left=len(study.vary) + 1)}\n\n{legend}"
+
+
+def _cells(scenario: Scenario, comparison: Comparison, item: Figures) -> list[str]:
+    return [
+        NAMES[item.way],
+        number(item.duration_s),
+        number(item.ttft_s, 3),
+        number(item.tokens_per_s, 1),
+        number(item.tokens_per_round_trip) if not _all(item) else "all",
+        number(_theory(scenario, item.way)),
+        number(item.bytes_up, 1),
+        number(item.bytes_down, 1),
+        number(item.forwards, 3),
+        number(item.alpha),
+        *(number(comparison.speedup(item.way, over)) for over in BASELINES),
+    ]
+
+
+def _all(item: Figures) -> bool:
+    return item.way in (Way.STREAM, Way.CLOUD)
+
+
+def _traced(study: Study, case: Case, scenario: Scenario) -> Iterator[str]:
+    for way, spans in _spans(study, scenario):
+        yield f"\n{_named(case)} {NAMES[way]}, seed {study.seeds[0]}".replace("\n ", "\n")
+        for span in spans[:_TRACED_LINES]:
+            idle = "" if span.useful else "  to no use"
+            tokens = f"token {span.first}" + (
+                f" to {span.first + span.count - 1}" if span.count > 1 else ""
+            )
+            yield f"{span.begin:9.4f} … {span.end:9.4f}  {span.what:<6}  {tokens}{idle}"
+        if len(spans) > _TRACED_LINES:
+            yield f"… and {len(spans) - _TRACED_LINES} more (all with --json)"
+
+
+def _spans(study: Study, scenario: Scenario) -> Iterator[tuple[Way, list[Span]]]:
+    for way in dict.fromkeys((*BASELINES, *study.ways)):
+        first = replace(scenario, way=way, seed=study.seeds[0])
+        yield way, simulate(first, trace=True)[0].spans
+
+
+def _to_json(study: Study, found: Found, *, trace: bool) -> dict[str, Any]:
+    base = study.base
+    cases = []
+    for case, scenario, comparison in found:
+        item: dict[str, Any] = {
+            "vary": dict(case),
+            "link": {"name": scenario.link.name, "rtt_ms": round(scenario.link.rtt_s * 1e3, 6)},
+            "theory_tokens_per_round": _theory(scenario, Way.SYNC),
+            **comparison.to_json(),
+            "verdicts": verdicts(comparison),
+        }
+        if trace:
+            item["trace"] = {
+                str(way): [
+                    {
+                        "what": span.what,
+                        "begin_s": round(span.begin, 6),
+                        "end_s": round(span.end, 6),
+                        "first": span.first,
+                        "count": span.count,
+                        "useful": span.useful,
+                    }
+                    for span in spans
+                ]
+                for way, spans in _spans(study, scenario)
+            }
+        cases.append(item)
+    return {
+        "title": study.title,
+        "tokens": base.tokens,
+        "prompt": base.prompt,
+        "clients": base.clients,
+        "seeds": list(study.seeds),
+        "cases": cases,
+    }

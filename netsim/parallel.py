@@ -1,0 +1,82 @@
+"""Work spread over processes. Safe with every start method, and with a parent that is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def results(
+    function: Callable[[T], R],
+    tasks: Iterable[T],
+    jobs: int,
+    *,
+    prepare: Callable[..., None] | None = None,
+    prepared_with: tuple[Any, ...] = (),
+) -> Iterator[tuple[T, R]]:
+    """Each task with its result, as they are done; in this process if `jobs` is 1.
+
+    Args:
+        function: of a module, as `prepare`, so that another process can import it.
+        tasks: taken as they are needed.
+        jobs: processes.
+        prepare: called once in each process before all else.
+        prepared_with: its arguments.
+    """
+    if jobs <= 1:
+        if prepare is not None:
+            prepare(*prepared_with)
+        for task in tasks:
+            yield task, function(task)
+        return
+    pool = ProcessPoolExecutor(
+        jobs,
+        multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(prepare, prepared_with),
+    )
+    waiting: dict[Future[R], T] = {}
+    left = iter(tasks)
+    try:
+        while True:
+            for task in islice(left, 2 * jobs - len(waiting)):
+                waiting[pool.submit(function, task)] = task
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """In each process: Ctrl-C is the parent's affair, and without the parent it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+    if prepare is not None:
+        prepare(*arguments)
+
+
+def _follow(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
