@@ -133,8 +133,7 @@ class Chat:
             self._lines.start()
             return
         if self._state.options.mode is not Mode.STREAM:
-            # What goes wrong here is told when an answer needs the draft.
-            with contextlib.suppress(SpecwireError):
+            with contextlib.suppress(SpecwireError):  # told when an answer needs the draft
                 await self._wait("loading the draft model", self._client.load_draft())
         try:
             served = await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
@@ -257,8 +256,7 @@ class Chat:
         return PlainView()
 
     def _notice(self, line: str) -> None:
-        # Names of models, files and messages may hold anything.
-        render.notice(harmless(line) if self._screen else line)
+        render.notice(harmless(line) if self._screen else line)  # names may hold anything
 
     def _once(self, line: str) -> None:
         """A notice that holds for each answer is told with the first."""
