@@ -180,8 +180,7 @@ async def _generate(
     teller: Teller,
 ) -> None:
     colour = render.wants_colour(sys.stdout)
-    shows = options.offline_tail and colour and not args.json
-    screen = Screen(sys.stdout, render.notice) if shows else None
+    screen = Screen(sys.stdout, render.notice) if colour and not args.json else None
     provisional = screen.provisional if screen is not None else None
     if args.chat:
         system = [("system", args.system)] if args.system is not None else []
@@ -194,16 +193,17 @@ async def _generate(
     writer = render.TokenWriter(screen or sys.stdout, colour=colour)
     # Who reads our output may leave: then the session must end before the client does.
     tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
-    aside = teller.to(screen.notice) if screen is not None else contextlib.nullcontext()
     waiting = Spinner(
         lambda: "waiting for the first token" if stream.status is not None else "getting ready",
-        quiet=args.quiet or screen is not None,
+        quiet=args.quiet,
     )
     async with client, contextlib.aclosing(tokens), waiting.shown(teller):
         try:
-            with aside:
+            with contextlib.ExitStack() as notices:
                 async for token in tokens:
                     waiting.hide()
+                    if screen is not None and screen.untouched:
+                        notices.enter_context(teller.to(screen.notice))
                     if not args.json:
                         writer.write(token)
         finally:

@@ -224,8 +224,13 @@ class Generation:
 
         policy = retry.RESUME if self._machine.opened else retry.CONNECT
 
+        told = ""
+
         def on_wait(error: BaseException, wait_s: float) -> None:
-            self._notify(f"{error}; next attempt in {wait_s:.1f} s")
+            nonlocal told
+            reason = str(error) if str(error) != told else "still no link"
+            told = str(error)
+            self._notify(f"{reason}; next attempt in {wait_s:.1f} s")
             self._go_offline()
 
         return await retry.retrying(policy, attempt, on_wait)

@@ -45,10 +45,13 @@ class Screen:
         self._column = 0  # equals the width where a line is full
         self._wrapped = False  # a full line was ended here, before the text did it
         self._erasure = ""
+        self._tail = ""
+        self.untouched = True
+        """Whether nothing was written yet."""
 
     def write(self, text: str) -> int:
         """Add text that stays."""
-        fresh = text
+        self.untouched, self._tail, fresh = False, "", text
         if self._wrapped:
             fresh = _LINE_END.sub(r"\1", text, count=1) if _LINE_END.match(text) else text
             self._wrapped = not _ESCAPES.sub("", text)
@@ -62,6 +65,7 @@ class Screen:
 
     def provisional(self, text: str) -> None:
         """Show this after the text that stays, instead of what was shown before; "" for nothing."""
+        self._tail = text
         self._stream.write(self._take_erasure())
         width, height = self._size()
         text = _fitting(_harmless(text), self._column, width, height - 1)
@@ -84,6 +88,7 @@ class Screen:
             self._column = 0
         self._stream.flush()
         self._tell(line)
+        self.provisional(self._tail)
 
     def _take_erasure(self) -> str:
         erasure, self._erasure = self._erasure, ""

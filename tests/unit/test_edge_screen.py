@@ -122,6 +122,7 @@ def test_a_notice_has_a_line_of_its_own() -> None:
     scene.provisional("def")
     scene.screen.notice("link lost")
     scene._flush()
+    assert scene.terminal.text == "abc\nlink lost\ndef"  # what is provisional comes after it
     scene.write("ghi")
     assert scene.terminal.text == "abc\nlink lost\nghi"
 
