@@ -64,7 +64,8 @@ class LossProcess:
             return math.inf
         if leave >= 1:
             return 1
-        return 1 + int(math.log(1 - self._rng.random()) / math.log1p(-leave))
+        further = math.log(1 - self._rng.random()) / math.log1p(-leave)
+        return 1 + int(further) if further < 1e15 else math.inf
 
     def lost(self) -> bool:
         """Whether the next packet is lost."""

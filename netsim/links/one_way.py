@@ -107,11 +107,11 @@ class OneWay:
         """
         self.messages += 1
         self.payload += size
-        if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
-            self._restart()
         flight = self._flight
         if flight and flight[0] <= now:
             self._acknowledge(now)
+        if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
+            self._restart()
         if not (0 <= size <= SEGMENT_BYTES and now >= self._sent and len(flight) < self._window):
             return self._send(now, size)
         # One segment that may leave at once, as nearly all do.
@@ -260,8 +260,9 @@ class OneWay:
     def _acknowledge(self, now: float) -> None:
         """Take in acknowledgements; the window grows where it was made use of."""
         flight = self._flight
+        used = 2 * len(flight)
         while flight and flight[0] <= now:
-            if 2 * len(flight) >= self._window and self._window < LARGEST_WINDOW:
+            if used > self._window and self._window < LARGEST_WINDOW:
                 slow_start = self._window < self._threshold
                 self._window += 1 if slow_start else 1 / self._window
             heappop(flight)

@@ -50,7 +50,7 @@ class Path:
         self._seconds_per_byte = 8 / rate if rate else 0.0
         self._trace = TraceClock(direction.trace) if direction.trace else None
         self._room = math.inf if direction.queue_bytes is None else direction.queue_bytes
-        self._queue: deque[tuple[float, int]] | None = deque() if direction.limited else None
+        self._queue: deque[tuple[float, int, float]] | None = deque() if direction.limited else None
         self._queued = 0
         self._busy = 0.0
         self._jitter: Callable[[], float] | None = (
@@ -110,7 +110,7 @@ class Path:
         if queue and self._queued - queue[0][1] + size > self._room:
             return None
         departs = self._serve(max(at, self._busy), size)
-        queue.append((departs, size))
+        queue.append((departs, size, at))
         self._queued += size
         return departs
 
@@ -145,16 +145,10 @@ class Path:
         queue = self._queue
         if queue is None:
             return
-        # What the queue holds now still leaves before anything new does.
-        kept: deque[tuple[float, int]] = deque()
-        self._queued = 0
-        for departs, size in queue:
-            if self._queued > self._room:
-                break
-            if departs > now:
-                kept.append((departs, size))
-                self._queued += size
+        # What has entered the queue still leaves before anything new does.
+        kept = deque(packet for packet in queue if packet[2] <= now < packet[0])
         self._queue = kept
+        self._queued = sum(size for _, size, _ in kept)
         if kept:
             self._busy = kept[-1][0]
         else:
