@@ -14,7 +14,7 @@ import pytest
 
 from edge_client import EdgeClient, Mode
 from edge_client import link as link_module
-from specwire.errors import BadRequest, LinkError
+from specwire.errors import BadRequest, LinkError, VersionMismatch
 from specwire.limits import Limits
 from tests.support.edge import VerifierThread, asking, settled, tiny_verifier, until
 from tests.support.rough_link import RoughLink
@@ -270,4 +270,85 @@ async def test_a_link_that_stays_dead_is_given_up(
 
         with pytest.raises(LinkError):
             await settled(read(), 60)
+        await case.client.aclose()
+
+
+# ── long streams and idle links (G6, D4) ─────────────────────────────────────────────
+
+
+async def test_a_text_may_take_longer_than_any_answer(
+    verifier: VerifierThread, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for an answer is for connecting and opening alone."""
+    monkeypatch.setattr(link_module, "CONNECT_S", 0.5)
+    async with RoughLink(verifier.address) as link:
+        case = Case(verifier, link, folder)
+        await case.client.describe()
+        stream = case.client.stream(PROMPT, options=asking(TOKENS))
+        async for _ in stream:
+            await asyncio.sleep(0.02)
+        assert stream.result.duration_s > 1.0
+        assert len(stream.result.token_ids) == TOKENS and case.told == []
+        await case.client.aclose()
+
+
+async def test_a_balancer_that_drops_idle_links_is_not_noticed(
+    verifier: VerifierThread, folder: Path
+) -> None:
+    async with RoughLink(verifier.address) as link:
+        case = Case(verifier, link, folder)
+        for _ in range(3):
+            result = await settled(case.client.complete(PROMPT, options=asking(3)))
+            assert len(result.token_ids) == 3 and result.reconnections == 0
+            link.cut()
+            await asyncio.sleep(0.1)
+        assert case.told == [] and link.accepted == 3
+        await case.client.aclose()
+
+
+@pytest.mark.parametrize("versions", [(), (0,), (2,), (2, 3)])
+async def test_a_verifier_of_another_version_is_named(
+    verifier: VerifierThread,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    versions: tuple[int, ...],
+) -> None:
+    describe, asked = link_module.Link.describe, 0
+
+    async def other(self: link_module.Link) -> Any:
+        nonlocal asked
+        asked += 1
+        served = await describe(self)
+        served.protocol_versions[:] = versions
+        return served
+
+    monkeypatch.setattr(link_module.Link, "describe", other)
+    async with EdgeClient(verifier.address, notify=lambda _: None) as client:
+        theirs = ", ".join(map(str, versions)) or "none"
+        with pytest.raises(VersionMismatch, match=rf"version {theirs}, this client version 1"):
+            await settled(client.complete(PROMPT))
+    assert asked == 1
+
+
+async def test_two_clients_share_a_draft_model_while_the_link_of_one_breaks(
+    verifier: VerifierThread, folder: Path
+) -> None:
+    """One client object, two generations, a link that is cut under both."""
+    async with RoughLink(verifier.address) as link:
+        case = Case(verifier, link, folder)
+        alone = await case.client.complete(PROMPT, options=asking(TOKENS, mode=Mode.STREAM))
+
+        async def one() -> Any:
+            stream = case.client.stream(PROMPT, options=asking(TOKENS))
+            count = 0
+            async for _ in stream:
+                count += 1
+                if count % 20 == 0:
+                    link.cut()
+            return stream.result
+
+        results = await settled(asyncio.gather(one(), one()))
+        for result in results:
+            assert result.token_ids == alone.token_ids
+            assert result.reconnections >= 1
         await case.client.aclose()
