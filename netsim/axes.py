@@ -22,11 +22,13 @@ Value: TypeAlias = "float | int | str | None"
 class Axis:
     """One thing to vary.
 
-    apply: the scenario with this value. read: a value as a person writes it, checked.
+    one, help: what a value is, and several. apply: the scenario with this value. read: a
+    value as a person writes it, checked.
     matters: the ways on which it has an influence; None for all.
     """
 
     name: str
+    one: str
     help: str
     read: Callable[[Any], Value]
     apply: Callable[[Scenario, Any], Scenario]
@@ -122,24 +124,66 @@ AXES: Mapping[str, Axis] = {
     for axis in (
         Axis(
             "profile",
+            "the link: see netsim profiles",
             "link profiles",
             _read_profile,
             lambda scenario, name: replace(scenario, link=profile_named(name)),
         ),
-        Axis("rtt_ms", "round trips in ms", _finite("rtt_ms"), with_rtt),
-        Axis("rate_mbit_s", "rates of each direction in Mbit/s, or none", _rate, _with_rate),
-        Axis("loss", "shares of packets lost", _number("loss", 0.0, 0.9), _with_loss),
-        Axis("verify_ms", "target forwards in ms", _finite("verify_ms", above=True), _with_verify),
+        Axis("rtt_ms", "its round trip in ms", "round trips in ms", _finite("rtt_ms"), with_rtt),
         Axis(
-            "alpha", "acceptance rates", _number("alpha", 0.0, 1.0), _with_alpha, _SPECULATES
+            "rate_mbit_s",
+            "rate of each direction in Mbit/s, or none",
+            "rates of each direction in Mbit/s, or none",
+            _rate,
+            _with_rate,
         ),
-        Axis("gamma", "draft tokens a proposal, or auto", _gamma,
-             lambda scenario, gamma: replace(scenario, gamma=gamma), _SPECULATES),
-        Axis("draft_ms", "draft tokens in ms", _finite("draft_ms"), _with_draft, _SPECULATES),
-        Axis("way", "ways the tokens come", read_way,
-             lambda scenario, way: replace(scenario, way=Way(way))),
+        Axis(
+            "loss",
+            "share of packets lost",
+            "shares of packets lost",
+            _number("loss", 0.0, 0.9),
+            _with_loss,
+        ),
+        Axis(
+            "verify_ms",
+            "a target forward in ms",
+            "target forwards in ms",
+            _finite("verify_ms", above=True),
+            _with_verify,
+        ),
+        Axis(
+            "alpha",
+            "acceptance rate",
+            "acceptance rates",
+            _number("alpha", 0.0, 1.0),
+            _with_alpha,
+            _SPECULATES,
+        ),
+        Axis(
+            "gamma",
+            "draft tokens a proposal, or auto",
+            "draft tokens a proposal, or auto",
+            _gamma,
+            lambda scenario, gamma: replace(scenario, gamma=gamma),
+            _SPECULATES,
+        ),
+        Axis(
+            "draft_ms",
+            "a draft token in ms",
+            "draft tokens in ms",
+            _finite("draft_ms"),
+            _with_draft,
+            _SPECULATES,
+        ),
+        Axis(
+            "way",
+            "way the tokens come",
+            "ways the tokens come",
+            read_way,
+            lambda scenario, way: replace(scenario, way=Way(way)),
+        ),
     )
-}  # fmt: skip
+}
 """In the order in which they are applied: a profile first, what changes it after."""
 
 

@@ -12,7 +12,6 @@ from netsim.scenario import Run, Scenario, Way
 from netsim.scenario_file import BASELINES
 from netsim.simulation import simulate
 
-_WORTH_PROCESSES = 100_000  # tokens to simulate, some seconds
 SAME = 0.02
 """Ways whose times differ by less than this share are called equally fast."""
 
@@ -21,12 +20,13 @@ SAME = 0.02
 class Figures:
     """What one way takes, over all its runs. Times in seconds.
 
-    runs: sessions simulated; one is enough where nothing is random. duration_s, ttft_s: means. p10_s, p90_s: percentiles of the
-    duration. tokens_per_s: all tokens over all time. tokens_per_round_trip: over the
-    messages that the edge sent after the opening; None where it sent none. bytes_up,
-    bytes_down: on the wire, a token. forwards: of the target, a token. alpha: accepted of
-    examined draft tokens; None where none was examined. ways: share of the tokens that
-    came while each way was in force, where the policy chose.
+    runs: sessions simulated; one is enough where nothing is random. duration_s, ttft_s:
+    means. p10_s, p90_s: percentiles of the duration. tokens_per_s: all tokens over all
+    time. tokens_per_round_trip: over the messages that the edge sent after the opening;
+    None where it sent none. bytes_up, bytes_down: on the wire, a token. forwards: of the
+    target, a token. alpha: accepted of examined draft tokens; None where none was
+    examined. ways: share of the tokens that came while each way was in force, where the
+    policy chose.
     """
 
     way: Way
@@ -149,7 +149,7 @@ def compare(
         for way in every
     ]
     work = sum(len(seeds) * scenario.tokens * scenario.clients for _, scenario, _ in tasks)
-    jobs = min(jobs, len(tasks)) if work > _WORTH_PROCESSES else 1
+    jobs = parallel.worth(min(jobs, len(tasks)), work)
     found: dict[tuple[int, Way], Figures] = {}
     for (index, scenario, _), figures in parallel.results(_figures, tasks, jobs):
         found[index, scenario.way] = figures

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+_WORTH_TOKENS = 100_000
+"""Some seconds of work for one process."""
 
 
 def cores() -> int:
@@ -21,6 +23,11 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def worth(jobs: int, tokens: int) -> int:
+    """Processes for so many tokens to simulate: a few are done before another has begun."""
+    return jobs if tokens > _WORTH_TOKENS else 1
 
 
 def results(

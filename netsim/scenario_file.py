@@ -85,6 +85,13 @@ def find_study(name: str) -> Study:
     return parse_study(known[name], name, Path())
 
 
+def default_study() -> Study:
+    """What is simulated where nothing else is asked for."""
+    link = LinkModel.symmetric(0.05)
+    models = Models.constant(draft_s=0.010, verify_s=0.040, extra_s=0.001)
+    return Study(Scenario(link, models, Acceptance.steady(0.7)))
+
+
 def parse_study(text: str, source: str, folder: Path) -> Study:
     """A study from TOML. Files it names are looked for in `folder`; `source` is for messages."""
     try:

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from netsim import axes, parallel
+from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one
 from netsim.comparison import Comparison, Figures, compare
 from netsim.scenario import EDGE, Scenario, Span, Way
 from netsim.scenario_file import BASELINES, Study, edge_ways, find_study, shipped
@@ -35,17 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", action="store_true", help="tell who did what and when, with the first seed"
     )
     group = parser.add_argument_group("instead of what the file says")
-    group.add_argument("--profile", metavar="NAME", help="the link: see netsim profiles")
-    group.add_argument("--rtt", metavar="MS", dest="rtt_ms", help="its round trip in ms")
-    group.add_argument("--alpha", metavar="RATE", help="acceptance rate")
-    group.add_argument("--gamma", metavar="N", help="draft tokens a proposal, or auto")
+    for name, flags in AXIS_FLAGS.items():
+        group.add_argument(*flags, dest=name, metavar="VALUE", help=axes.AXES[name].one)
     group.add_argument(
         "--way", metavar="LIST", help=f"edge ways, of {', '.join(EDGE)}; baselines always come"
     )
     group.add_argument("--tokens", type=int, metavar="N", help="output tokens")
     group.add_argument("--seeds", type=int, metavar="N", help="runs of each way")
     group.add_argument("--seed", type=int, metavar="N", help="the first of them")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
+    add_jobs(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         print(_source(args.scenario), end="")
         return 0
     study = _changed(find_study(args.scenario), args)
-    found = _compared(study, args.jobs or parallel.cores())
+    found = _compared(study, at_least_one("--jobs", args.jobs, parallel.cores()))
     if args.json:
         print(json.dumps(_to_json(study, found, trace=args.trace), ensure_ascii=False))
         return 0
@@ -86,28 +85,18 @@ def _source(name: str) -> str:
 
 def _changed(study: Study, args: argparse.Namespace) -> Study:
     """What the flags say in place of the file; they also end its varying of the same."""
-    flags = {"profile": args.profile, "rtt_ms": args.rtt_ms, "alpha": args.alpha}
-    values = {name: axes.axis(name).read(v) for name, v in flags.items() if v is not None}
-    if args.gamma is not None:
-        values["gamma"] = axes.axis("gamma").read(args.gamma)
+    given = {name: getattr(args, name) for name in AXIS_FLAGS}
+    values = {name: axes.axis(name).read(v) for name, v in given.items() if v is not None}
     base = axes.apply(study.base, values)
     vary = {name: each for name, each in study.vary.items() if name not in values}
     ways = study.ways
     if args.way is not None:
         ways = edge_ways(tuple(word.strip() for word in args.way.split(",")))
-    tokens = _at_least_one("--tokens", args.tokens, base.tokens)
-    seeds = _at_least_one("--seeds", args.seeds, len(study.seeds))
+    tokens = at_least_one("--tokens", args.tokens, base.tokens)
+    seeds = at_least_one("--seeds", args.seeds, len(study.seeds))
     first = study.seeds[0] if args.seed is None else args.seed
-    if args.jobs is not None:
-        _at_least_one("--jobs", args.jobs, 1)
     base = replace(base, tokens=tokens, seed=first)
     return replace(study, base=base, vary=vary, ways=ways, seeds=tuple(range(first, first + seeds)))
-
-
-def _at_least_one(flag: str, value: int | None, default: int) -> int:
-    if value is not None and value < 1:
-        raise BadRequest(f"{flag} must be 1 or more, not {value}")
-    return default if value is None else value
 
 
 # ------------------------------------------------------------------------ simulating

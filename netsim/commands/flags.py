@@ -1,0 +1,35 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+
+from specwire.errors import BadRequest
+
+AXIS_FLAGS = {
+    "profile": ("--profile",),
+    "rtt_ms": ("--rtt", "--rtt-ms"),
+    "rate_mbit_s": ("--rate", "--rate-mbit-s"),
+    "loss": ("--loss",),
+    "verify_ms": ("--verify-ms",),
+    "draft_ms": ("--draft-ms",),
+    "alpha": ("--alpha",),
+    "gamma": ("--gamma",),
+}
+"""What sets an axis."""
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """How many processes."""
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
+
+
+def at_least_one(flag: str, value: int | None, default: int) -> int:
+    """The flag's value, or what holds without it.
+
+    Raises:
+        BadRequest: it is 0 or less.
+    """
+    if value is not None and value < 1:
+        raise BadRequest(f"{flag} must be 1 or more, not {value}")
+    return default if value is None else value
