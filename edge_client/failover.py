@@ -95,7 +95,7 @@ class FailoverLink:
                 if not verifier.draining:  # it answers, but takes no sessions
                     verifier.works()
                 return served
-        raise errors[0]
+        raise _none_left(errors)
 
     def route(self, notify: Notify) -> Route:
         """A way for one generation."""
@@ -153,7 +153,7 @@ class Route:
             else:
                 self._link.use(verifier, errors[0] if errors else None, self._notify)
                 return self._served
-        raise errors[0]
+        raise _none_left(errors)
 
     @asynccontextmanager
     async def decode(self, first: pb.EdgeFrame) -> AsyncIterator[RouteStream]:
@@ -368,6 +368,13 @@ class RouteStream:
         except SpecwireError as error:
             self._verifier.failed(error)
             raise
+
+
+def _none_left(errors: Sequence[SpecwireError]) -> SpecwireError:
+    """The first error; of several, one that tells them all."""
+    if len(errors) == 1:
+        return errors[0]
+    return type(errors[0])("no verifier can be used: " + " · ".join(map(str, errors)))
 
 
 def _decode(link: Link, opening: pb.Open) -> AbstractAsyncContextManager[Stream]:
