@@ -188,6 +188,7 @@ class EdgeSession:
         self._pacing_switched = False
         self._pacing_told = True  # the cloud knows the pacing in self.request
         self._tell_at_once = False
+        self._may_wait = request.pacing != pb.PACING_RUN_AHEAD  # the cloud, for all we told it
         self._offline = 0  # most draft tokens beyond the frontier while there is no link
         self._burst = 1  # gamma of what was drafted without a link
 
@@ -574,9 +575,10 @@ class EdgeSession:
         return None
 
     def _should_ask(self) -> bool:
-        # Under `wait`, with no draft to come, ask for a target token.
+        # Under `wait`, with no draft to come, ask for a target token. A cloud that was not told
+        # yet to wait gives them by itself.
         waits = self.request.pacing != pb.PACING_RUN_AHEAD
-        return waits and not self.waiting and self.draft_wanted() is None
+        return waits and self._may_wait and not self.waiting and self.draft_wanted() is None
 
     def _send(self, count: int) -> pb.Proposal:
         chain = self._chain
@@ -603,6 +605,7 @@ class EdgeSession:
         proposal.continues = self._continues()
         if not self._pacing_told:
             self._pacing_told = True
+            self._may_wait = self.request.pacing != pb.PACING_RUN_AHEAD
             proposal.pacing = self.request.pacing
         return proposal
 

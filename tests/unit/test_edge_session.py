@@ -577,3 +577,23 @@ def test_offline_is_nothing_before_the_session_is_open() -> None:
     edge.go_offline(64, 32)
     edge.on_opened(opened())
     assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+
+
+def test_a_cloud_that_was_not_told_to_wait_is_not_asked() -> None:
+    """The draft is still at its prompt: asking would cost a round trip for each token."""
+    edge = edge_of(Drafting(2, pipeline=True, window=4), pacing=RUN_AHEAD)
+    edge.steer(Drafting(2), WAIT)
+    edge.draft_exhausted(edge._chain.drafted_as)
+    assert edge.next_proposal() is None
+    assert verdict(edge, 0, 3, chain=0) == [3]
+    feed(edge, 4, 5)
+    proposal = edge.next_proposal()
+    assert proposal is not None and proposal.pacing == WAIT
+    assert verdict(edge, 2, 6) == [4, 5, 6]
+    edge.draft_exhausted(edge._chain.drafted_as)
+    assert sent(edge) == [(edge.frontier, [], False)]  # now it waits, and is asked
+    # After a resumption it is not known whether it heard: it is asked too.
+    edge.on_opened(opened(edge.frontier))
+    edge.draft_exhausted(edge._chain.drafted_as)
+    proposal = edge.next_proposal()
+    assert proposal is not None and not proposal.tokens and proposal.pacing == WAIT
