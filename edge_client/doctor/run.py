@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from edge_client import render
 from edge_client.client import EdgeClient
@@ -67,13 +67,18 @@ class Doctor:
             if not as_json:
                 print(shown(check, colour=colour), flush=True)
 
-        report = Report(self._server, self._draft, tell)
-        asyncio.run(self._examine(report))
+        report = self.measure(tell)
         if as_json:
             print(json.dumps(report.to_json(), ensure_ascii=False))
         elif report.advice is not None:
             print("\n".join(["", *advice_lines(report.advice)]), flush=True)
         return report.exit_code
+
+    def measure(self, tell: Callable[[Check], None]) -> Report:
+        """What is found, for other programs; `tell` hears of each check as it is done."""
+        report = Report(self._server, self._draft, tell)
+        asyncio.run(self._examine(report))
+        return report
 
     async def _examine(self, report: Report) -> None:
         teller = Teller(lambda line: None)
