@@ -2,6 +2,10 @@
 # cmake (for llama.cpp). The environments lie in .venv*, and are quick to reuse.
 
 PYTHON ?= python3
+# Most tests wait for a clock or a socket more than for a core. A file's tests stay together: they
+# share models.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
+PYTEST_FLAGS ?= -n $(WORKERS) --dist loadfile --durations 20
 SHELL := /bin/bash
 
 VENV := .venv
@@ -61,11 +65,11 @@ demo: $(STAMP)
 	$(BIN)/python -m scripts.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 	@$(MAKE) --no-print-directory test-lowest
 
 test-lowest: $(LOWEST_STAMP)
-	$(LOWEST)/bin/python -m pytest -m wire
+	$(LOWEST)/bin/python -m pytest -m wire $(PYTEST_FLAGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -331,7 +331,7 @@ def test_an_interrupt_at_the_prompt(verifier: VerifierThread, draft: str) -> Non
     with ours:
         process = begin("generate", *flags(verifier, draft), stdin=theirs.fileno())
         theirs.close()
-        time.sleep(3.0)  # nothing tells from outside that it has begun to read
+        time.sleep(quickly_s(3.0))  # nothing tells from outside that it has begun to read
         code, seconds, said = interrupted(process)
     assert code == 130 and "Traceback" not in said
     assert seconds < quickly_s()
