@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import edge, modes, on_device, q_codec, service
+from benchmarks import edge, modes, on_device, q_codec, relay, service
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "q_codec": q_codec.run,
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "service": service.run,
     "edge": edge.run,
     "on_device": on_device.run,
+    "relay": relay.run,
 }
 
 

@@ -19,7 +19,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import TextIO, cast
 
 from netsim.links import profile
 from netsim.links.table import nearest
@@ -31,12 +31,13 @@ COMMANDS = ("cut", "stall", "half-open", "resume", "profile", "stats", "help", "
 
 def obey(relay: Relay, line: str, quit_: Callable[[], None]) -> str:
     """Carry a command out; what to answer, "ok …" or "error: …"."""
-    name, *words = line.split() or [""]
+    given, *words = line.split() or [""]
+    name = given.lower()
     most = 1 if name in ("stall", "profile") else 0
     if name in COMMANDS and len(words) > most:
         return f"error: {name} takes {most or 'no'} word{'s' * (most != 1)} after it"
     try:
-        return _obey(relay, name.lower(), words, quit_)
+        return _obey(relay, name, words, quit_)
     except ValueError as error:
         return f"error: {error}"
 
@@ -78,6 +79,29 @@ def _seconds(word: str) -> float:
     return seconds
 
 
+class ControlPort(asyncio.Protocol):
+    """One connection that commands come on."""
+
+    def __init__(self, relay: Relay, quit_: Callable[[], None]) -> None:
+        self._relay = relay
+        self._quit = quit_
+        self._begun = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer each line."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            answer = obey(self._relay, line.decode("utf-8", "replace"), self._quit)
+            self._transport.write(f"{answer}\n".encode())
+        if len(self._begun) > LONGEST_LINE:
+            self._transport.write(b"error: no command is that long\n")
+            self._transport.close()
+
+
 async def listen(relay: Relay, address: str, quit_: Callable[[], None]) -> asyncio.Server:
     """Take commands on a loopback port.
 
@@ -88,16 +112,8 @@ async def listen(relay: Relay, address: str, quit_: Callable[[], None]) -> async
     host, port = split_address(address)
     if host != "localhost" and not _is_loopback(host):
         raise ValueError(f"--control {address}: commands are taken on this machine's loopback only")
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: the line is too long
-            while line := await reader.readline():
-                answer = obey(relay, line.decode("utf-8", "replace"), quit_)
-                writer.write(f"{answer}\n".encode())
-                await writer.drain()
-        writer.close()
-
-    return await asyncio.start_server(serve, host, port, limit=LONGEST_LINE)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: ControlPort(relay, quit_), host, port)
 
 
 def _is_loopback(host: str) -> bool:

@@ -28,6 +28,9 @@ from netsim.relay_connection import Connection, Pipe
 BUFFER_BYTES = 1 << 20
 """What is on its way in one direction of a connection before its sender is made to wait."""
 
+LONGEST_LEAD_S = 0.3e-3
+_LEAD_STEP_S = 5e-6
+
 
 class Relay:
     """Relays `listen` to `target` over a link.
@@ -62,6 +65,7 @@ class Relay:
         self.closed = False
         self._due: list[tuple[float, int, Pipe]] = []
         self._set_for = math.inf
+        self._lead_s = 0.0  # by how much the timer is set early, for it is late by that
         self._server: asyncio.Server | None = None
         self.late_s: deque[float] = deque(maxlen=10_000)
         self._totals = {"cut": 0, "refused": 0, "accepted": 0, "bytes_up": 0, "bytes_down": 0}
@@ -161,22 +165,31 @@ class Relay:
             return
         heapq.heappush(self._due, (arrives, next(self._numbers), pipe))
         if arrives < self._set_for:
-            self._set_for = arrives
-            self._timer.set(self._start + arrives)
+            self._set(arrives)
 
     def hold_end(self) -> float:
         """Until when nothing is delivered, in the link's time."""
         return self.held_until - self._start
 
+    def _set(self, arrives: float) -> None:
+        self._set_for = arrives
+        self._timer.set(self._start + arrives - self._lead_s)
+
     def _deliver(self) -> None:
-        self._set_for = math.inf
         due, now = self._due, self.now()
+        # The lead follows the median of how late the timer is.
+        if now > self._set_for:
+            self._lead_s = min(self._lead_s + _LEAD_STEP_S, LONGEST_LEAD_S)
+        else:
+            self._lead_s = max(self._lead_s - _LEAD_STEP_S, 0.0)
+            while now < self._set_for <= now + LONGEST_LEAD_S:
+                now = self.now()
+        self._set_for = math.inf
         while due and due[0][0] <= now:
             heapq.heappop(due)[2].flush(now)
             now = self.now()
         if due and due[0][0] < self._set_for:
-            self._set_for = due[0][0]
-            self._timer.set(self._start + self._set_for)
+            self._set(due[0][0])
 
 
 def split_address(address: str) -> tuple[str, int]:
