@@ -55,9 +55,10 @@ class Threshold:
 class Planned:
     """What to do, and why.
 
-    plans: the best of each edge way and of streaming. baselines: tokens/s. cloud_gamma: with
-    which cloud-side speculation is fastest. chosen: what auto would run. pays: whether an edge way promises more than streaming, by the margin
-    that auto asks for. thresholds: what alone would change that.
+    plans: the best of each edge way and of streaming. baselines: tokens/s. cloud_gamma:
+    with which cloud-side speculation is fastest. chosen: what auto would run. pays: whether
+    an edge way promises more than streaming, by the margin that auto asks for. thresholds:
+    what alone would change that.
     """
 
     at: Conditions

@@ -10,10 +10,11 @@ from itertools import product
 from typing import Any
 
 from netsim import axes, parallel
-from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one
+from netsim.commands.flags import add_jobs, at_least_one
+from netsim.commands.study import add_changes, changed
 from netsim.comparison import Comparison, Figures, compare
-from netsim.scenario import EDGE, Scenario, Span, Way
-from netsim.scenario_file import BASELINES, Study, edge_ways, find_study, shipped
+from netsim.scenario import Scenario, Span, Way
+from netsim.scenario_file import BASELINES, Study, find_study, shipped
 from netsim.simulation import simulate
 from netsim.text import number, plain, table
 from netsim.words import NAMES, headline, verdicts
@@ -35,15 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", action="store_true", help="tell who did what and when, with the first seed"
     )
-    group = parser.add_argument_group("instead of what the file says")
-    for name, flags in AXIS_FLAGS.items():
-        group.add_argument(*flags, dest=name, metavar="VALUE", help=axes.AXES[name].one)
-    group.add_argument(
-        "--way", metavar="LIST", help=f"edge ways, of {', '.join(EDGE)}; baselines always come"
-    )
-    group.add_argument("--tokens", type=int, metavar="N", help="output tokens")
-    group.add_argument("--seeds", type=int, metavar="N", help="runs of each way")
-    group.add_argument("--seed", type=int, metavar="N", help="the first of them")
+    add_changes(parser)
     add_jobs(parser)
 
 
@@ -58,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.show:
         print(_source(args.scenario), end="")
         return 0
-    study = _changed(find_study(args.scenario), args)
+    study = changed(find_study(args.scenario), args)
     found = _compared(study, at_least_one("--jobs", args.jobs, parallel.cores()))
     if args.json:
         print(json.dumps(_to_json(study, found, trace=args.trace), ensure_ascii=False))
@@ -81,22 +74,6 @@ def _source(name: str) -> str:
     find_study(name)
     with open(name, encoding="utf-8") as file:
         return file.read()
-
-
-def _changed(study: Study, args: argparse.Namespace) -> Study:
-    """What the flags say in place of the file; they also end its varying of the same."""
-    given = {name: getattr(args, name) for name in AXIS_FLAGS}
-    values = {name: axes.axis(name).read(v) for name, v in given.items() if v is not None}
-    base = axes.apply(study.base, values)
-    vary = {name: each for name, each in study.vary.items() if name not in values}
-    ways = study.ways
-    if args.way is not None:
-        ways = edge_ways(tuple(word.strip() for word in args.way.split(",")))
-    tokens = at_least_one("--tokens", args.tokens, base.tokens)
-    seeds = at_least_one("--seeds", args.seeds, len(study.seeds))
-    first = study.seeds[0] if args.seed is None else args.seed
-    base = replace(base, tokens=tokens, seed=first)
-    return replace(study, base=base, vary=vary, ways=ways, seeds=tuple(range(first, first + seeds)))
 
 
 # ------------------------------------------------------------------------ simulating
