@@ -312,6 +312,8 @@ class Generation:
         result.counts = machine.counts
         if self._steering is not None:
             result.gamma = self._steering.plan.gamma
+        if self._draft is not None:
+            result.timing = self._draft.estimates.milliseconds()
         result.seed = machine.request.seed
         result.model = machine.model
         result.prompt_tokens = len(machine.request.prompt)

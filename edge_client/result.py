@@ -97,6 +97,9 @@ class Result:
     duration_s: float = 0.0
     logprobs: list[TokenLogprob] | None = None
     notices: list[str] = field(default_factory=list)
+    timing: dict[str, float | None] = field(default_factory=dict)
+    """Milliseconds that a draft token, a target forward with one token, a further token in it,
+    and the link there and back take, as the policy knows them; None where it does not."""
     record: list[dict[str, Any]] = field(default_factory=list)
     """What was measured, in order, if asked for; see docs/cli.md."""
 
@@ -146,6 +149,8 @@ class Result:
             "bytes_down": self.bytes_down,
             "reconnections": self.reconnections,
             "ttft_s": round(self.ttft_s, 6),
+            "timing_ms": self.timing,
+            "tokens_per_round": len(self.token_ids) / counts.rounds if counts.rounds else None,
             "duration_s": round(self.duration_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 3),
             "seed": self.seed,

@@ -72,6 +72,20 @@ class LinkEstimates:
         known = self.draft.value
         self.draft.add(seconds if known is None else min(seconds, 4 * known))
 
+    def milliseconds(self) -> dict[str, float | None]:
+        """The estimates for people: draft, verify, extra and rtt; None where nothing is known."""
+        verify, extra = self.forward_times() or (None, None)
+        seconds = {
+            "draft": self.draft.value,
+            "verify": verify,
+            "extra": extra,
+            "rtt": self.rtt.value,
+        }
+        return {
+            name: None if value is None else round(1e3 * value, 3)
+            for name, value in seconds.items()
+        }
+
     @property
     def known(self) -> bool:
         """Whether there is enough to choose by."""

@@ -46,8 +46,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("edge-install")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, "-c", ROOT / "constraints.txt", f"{ROOT}[edge]"], check=True)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, "-c", str(ROOT / "constraints.txt"), f"{ROOT}[edge]"], check=True)
     return python
 
 
@@ -64,7 +64,7 @@ def test_an_edge_install_is_light_and_works(python: Path, tiny_gguf: Path, tmp_p
 
     target = tiny_target(tiny_gguf)
     with VerifierThread(target.backend, target.encoder) as verifier:
-        command = [python, "-m", "edge_client.cli", "generate", "Hello"]
+        command = [str(python), "-m", "edge_client.cli", "generate", "Hello"]
         flags = ["--server", verifier.address, "--draft", str(tiny_gguf), "--max-tokens", "20"]
         done = subprocess.run(
             [*command, *flags, "--temperature", "0", "--json"],

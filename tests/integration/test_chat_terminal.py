@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -25,6 +24,7 @@ from tests.support.edge import (
     edge_client,
     tiny_verifier,
 )
+from tests.support.processes import quickly_s
 from tests.support.terminal import Terminal
 from tests.support.tiny_models import CHAT_TEMPLATE, write_tiny_gguf
 
@@ -54,11 +54,6 @@ def slow(tiny_gguf: Path) -> Iterator[VerifierThread]:
     backend = ScriptBackend(vocabulary, script, prompt_length=2, step_s=0.03)
     with VerifierThread(backend, ByteEncoder()) as verifier:
         yield verifier
-
-
-def quickly_s() -> float:
-    """Two seconds, and more while others keep this machine busy."""
-    return 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def chat(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from tests.support.edge import (
     edge_environment,
 )
 from tests.support.openai_endpoint import CONSOLE_SCRIPT, Reply, Served, endpoint, wait_until
+from tests.support.processes import quickly_s
 
 CHAT = "/v1/chat/completions"
 LONG: dict[str, Any] = {
@@ -35,11 +35,6 @@ LONG: dict[str, Any] = {
     "max_tokens": 2000,
     "temperature": 0,
 }
-
-
-def quickly_s(seconds: float) -> float:
-    """So many seconds, and more while others keep this machine busy."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def script_verifier(vocabulary_of: Path, *, step_s: float) -> VerifierThread:

@@ -1,4 +1,4 @@
-"""Running Python code in a process of its own."""
+"""Running Python code in a process of its own, and how long processes may take."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def run_python(code: str, *args: object) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def quickly_s(seconds: float = 2.0) -> float:
+    """So many seconds, and more while others keep this machine busy."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
