@@ -111,7 +111,7 @@ class OneWay:
         if flight and flight[0] <= now:
             self._acknowledge(now)
         if now > self._sent + self._rto and self._window > INITIAL_WINDOW:
-            self._restart()
+            self._restart(now)
         if not (0 <= size <= SEGMENT_BYTES and now >= self._sent and len(flight) < self._window):
             return self._send(now, size)
         # One segment that may leave at once, as nearly all do.
@@ -252,10 +252,11 @@ class OneWay:
         self._threshold = max(2.0, self._window * _BACKOFF)
         self._window = 1.0 if timeout else self._threshold
 
-    def _restart(self) -> None:
-        """After a silence of more than a timeout the window is small again."""
+    def _restart(self, now: float) -> None:
+        """After a silence the window is halved for each timeout in it, as Linux does."""
         self._threshold = max(self._threshold, 0.75 * self._window)
-        self._window = INITIAL_WINDOW
+        halvings = min(int((now - self._sent) / self._rto), 20) if self._sent > -math.inf else 20
+        self._window = max(float(INITIAL_WINDOW), self._window / 2**halvings)
 
     def _acknowledge(self, now: float) -> None:
         """Take in acknowledgements; the window grows where it was made use of."""

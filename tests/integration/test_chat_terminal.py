@@ -51,7 +51,7 @@ def slow(tiny_gguf: Path) -> Iterator[VerifierThread]:
     with LlamaWeights(tiny_gguf) as weights:
         vocabulary = weights.vocabulary
     script = ByteEncoder().encode_text("word after word 漢字と仮名 " * 150)
-    backend = ScriptBackend(vocabulary, script, prompt_length=2, step_s=0.03)
+    backend = ScriptBackend(vocabulary, script, prompt_length=2, step_s=0.08)
     with VerifierThread(backend, ByteEncoder()) as verifier:
         yield verifier
 
