@@ -12,7 +12,7 @@ from specwire.errors import BadRequest
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean …?` where one of the known words is close, else what is known."""
-    words = list(known)
+    words = [str(item) for item in known]
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(words)}"
 

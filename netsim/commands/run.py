@@ -192,10 +192,11 @@ def _to_json(study: Study, found: Found, *, trace: bool) -> dict[str, Any]:
     base = study.base
     cases = []
     for case, scenario, comparison in found:
+        theory = _theory(scenario, Way.SYNC)
         item: dict[str, Any] = {
             "vary": dict(case),
             "link": {"name": scenario.link.name, "rtt_ms": round(scenario.link.rtt_s * 1e3, 6)},
-            "theory_tokens_per_round": _theory(scenario, Way.SYNC),
+            "theory_tokens_per_round": None if theory is None else round(theory, 4),
             **comparison.to_json(),
             "verdicts": verdicts(comparison),
         }
