@@ -19,7 +19,7 @@ LOWEST_PINS := grpcio==1.76.0 grpcio-health-checking==1.76.0 grpcio-reflection==
 .PHONY: help setup demo test test-lowest lowest check proto bench format clean FORCE
 
 help:
-	@echo "make demo    run edge and cloud on this machine with the built-in models"
+	@echo "make demo    run edge and cloud on this machine over an emulated link; PROFILE=... is the link"
 	@echo "make test    all tests, then those of the wire against the lowest grpc and protobuf"
 	@echo "make check   lint, formatting, types, import rules, generated code, links in the docs, deploy/"
 	@echo "make bench   measure the real system"
@@ -62,7 +62,7 @@ $(LOWEST_STAMP): $(STAMP) Makefile
 lowest: $(LOWEST_STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python -m scripts.demo
+	$(BIN)/netsim demo $(if $(PROFILE),--profile $(PROFILE))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)

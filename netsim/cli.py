@@ -44,6 +44,8 @@ COMMANDS = (
     Command("report", "netsim.commands.report", "write a page with pictures of what it saves"),
     Command("plan", "netsim.commands.plan", "say how to deploy on a link, and what would help"),
     Command("proxy", "netsim.proxy", "put a bad link between real programs"),
+    Command("demo", "netsim.demo", "watch the real programs over an emulated link"),
+    Command("validate", "netsim.validate", "simulate and measure the same, and compare"),
 )
 
 

@@ -93,6 +93,10 @@ async def _compare(address: str, model: LinkModel, args: argparse.Namespace) -> 
     return shown
 
 
+def _alpha(measured: Measured) -> str:
+    return "–" if measured.alpha is None else f"{measured.alpha:.0%}"
+
+
 def table(measured: Sequence[Measured], model: LinkModel) -> str:
     """All ways side by side, and what to make of it."""
     rows = [
@@ -101,6 +105,7 @@ def table(measured: Sequence[Measured], model: LinkModel) -> str:
         ["first token, s", *(f"{m.arrivals[0].at_s:.2f}" for m in measured)],
         ["tokens/s", *(f"{m.tokens_per_s:.1f}" for m in measured)],
         ["tokens a forward", *(f"{len(m.token_ids) / m.forwards:.2f}" for m in measured)],
+        ["draft tokens accepted", *(_alpha(m) for m in measured)],
         ["bytes up, down", *(f"{m.bytes_up}, {m.bytes_down}" for m in measured)],
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

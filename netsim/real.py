@@ -116,6 +116,7 @@ class Measured:
     forwards: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    prompt_tokens: int = 0
     alpha: float | None = None
     ways: dict[str, int] = field(default_factory=dict)
     record: list[dict[str, Any]] = field(default_factory=list)
@@ -189,7 +190,7 @@ async def generate(
             arrived(token.text, token.origin)
     result = stream.result
     measured.token_ids = list(result.token_ids)
-    measured.forwards = result.counts.rounds
+    measured.forwards, measured.prompt_tokens = result.counts.rounds, result.prompt_tokens
     measured.bytes_up, measured.bytes_down = result.bytes_up, result.bytes_down
     measured.alpha, measured.ways, measured.record = result.counts.alpha, result.ways, result.record
     return measured

@@ -189,9 +189,21 @@ def test_the_small_draft_is_accepted_about_two_times_in_three(
     assert 0.55 < accepted / examined < 0.85
 
 
-def test_the_demo_measures_both_ways_and_cleans_up(cache: Path) -> None:
+def test_the_demo_measures_three_ways_draws_and_cleans_up(cache: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
     process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.demo", "--max-tokens", "12"],
+        [
+            sys.executable,
+            "-m",
+            "netsim.cli",
+            "demo",
+            "--max-tokens",
+            "12",
+            "--profile",
+            "rtt-40",
+            "--picture",
+            str(picture),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -204,12 +216,12 @@ def test_the_demo_measures_both_ways_and_cleans_up(cache: Path) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     assert process.returncode == 0, said
-    assert "edge drafts, cloud verifies" in shown and "the cloud alone, streaming" in shown
-    speeds = re.search(r"^tokens/s +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
+    for title in ("a call for each token", "the cloud alone, streaming", "the edge drafts"):
+        assert f"── {title}" in shown
+    speeds = re.search(r"^tokens/s +([\d.]+) +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
     assert speeds is not None and all(float(speed) > 0 for speed in speeds.groups())
-    counts = re.search(r"^tokens +(\d+) +(\d+)$", shown, re.MULTILINE)
-    assert counts is not None and counts.group(1) == counts.group(2)
-    assert re.search(r"accepted +\d+ of \d+ \(α 0\.\d+\)", shown)
+    assert "The texts are the same, token for token." in shown
+    assert picture.read_text("utf-8").startswith("<?xml")
     assert "Traceback" not in said
     with pytest.raises(ProcessLookupError):  # its whole process group is gone
         os.killpg(process.pid, 0)
