@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--draft", default=DRAFT, metavar="MODEL", help="default: %(default)s")
     parser.add_argument("--prompt", default=PROMPT, help="a user's message to the built-in model")
-    parser.add_argument("--max-tokens", type=int, default=48, help="default: %(default)s")
+    parser.add_argument("--max-tokens", type=int, default=80, help="default: %(default)s")
     parser.add_argument(
         "--picture",
         type=Path,
@@ -93,6 +93,11 @@ async def _compare(address: str, model: LinkModel, args: argparse.Namespace) -> 
     return shown
 
 
+def _per_forward(measured: Measured) -> str:
+    # After a lost link it is not known how many forwards what was missed took.
+    return f"{len(measured.token_ids) / measured.forwards:.2f}" if measured.forwards else "–"
+
+
 def _alpha(measured: Measured) -> str:
     return "–" if measured.alpha is None else f"{measured.alpha:.0%}"
 
@@ -104,7 +109,7 @@ def table(measured: Sequence[Measured], model: LinkModel) -> str:
         ["seconds", *(f"{m.duration_s:.2f}" for m in measured)],
         ["first token, s", *(f"{m.arrivals[0].at_s:.2f}" for m in measured)],
         ["tokens/s", *(f"{m.tokens_per_s:.1f}" for m in measured)],
-        ["tokens a forward", *(f"{len(m.token_ids) / m.forwards:.2f}" for m in measured)],
+        ["tokens a forward", *(_per_forward(m) for m in measured)],
         ["draft tokens accepted", *(_alpha(m) for m in measured)],
         ["bytes up, down", *(f"{m.bytes_up}, {m.bytes_down}" for m in measured)],
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import math
 import socket
@@ -70,6 +71,7 @@ class Pipe:
         self._last = -math.inf
         self._woken = math.inf
         self._throttled = False
+        self._free = -math.inf  # when the sink, or a command, last let anything through
         self.opens = -math.inf  # what is read earlier leaves then
         self.full = False  # the sink takes no more
         self.frozen = False
@@ -103,12 +105,12 @@ class Pipe:
             self._woken = held
             self._host.wake(self, held)
             return
-        late = self._host.late_s
+        late, free = self._host.late_s, max(held, self._free)
         due: list[bytes] = []
         mark: Mark | None = None
         while waiting and waiting[0][0] <= now and mark is None:
             arrives, data = waiting.popleft()
-            late.append(now - arrives)
+            late.append(now - max(arrives, free))
             if isinstance(data, Mark):
                 mark = data
             else:
@@ -118,7 +120,9 @@ class Pipe:
             sink.write(due[0] if len(due) == 1 else b"".join(due))
         if mark is not None:
             if mark is Mark.END and not sink.is_closing():
-                sink.write_eof()
+                # Whoever is there may have left meanwhile, which asyncio does not know yet.
+                with contextlib.suppress(OSError):
+                    sink.write_eof()
             self.ended = True
             self._marked(mark)
             return
@@ -149,7 +153,12 @@ class Pipe:
         self.frozen = frozen
         self._listen()
         if not frozen:
-            self.flush(self._host.now())
+            self.release()
+
+    def release(self) -> None:
+        """Deliver what is due and could not be before."""
+        self._free = self._host.now()
+        self.flush(self._free)
 
     def _listen(self) -> None:
         """Read, or let the source wait."""
@@ -190,7 +199,7 @@ class End(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Its peer has caught up."""
         self._back.full = False
-        self._connection.kick()
+        self._back.release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Reset by its peer, or closed from here."""
@@ -269,12 +278,6 @@ class Connection:
         for pipe in self.pipes:
             if pipe.sink is not None:
                 _reset(pipe.sink)
-
-    def kick(self) -> None:
-        """Deliver what is due and could not be before."""
-        now = self._host.now()
-        for pipe in self.pipes:
-            pipe.flush(now)
 
     def freeze(self) -> None:
         """Forward nothing."""

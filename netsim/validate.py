@@ -139,7 +139,7 @@ def _simulated(
     verify, extra = times.forward_times() or (_streaming_s(real), 0.0)
     prompt = real.prompt_tokens
     models = Models(
-        draft=Duration(statistics.median(drafted)) if drafted else Duration(0.0),
+        draft=Duration(statistics.mean(drafted)) if drafted else Duration(0.0),
         verify=Duration(verify),
         extra_s=extra,
         draft_prefill_s=_prefill_s(client, prompt) / prompt if drafted else 0.0,
