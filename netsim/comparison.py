@@ -98,9 +98,13 @@ class Figures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All ways of one scenario, baselines first."""
+    """All ways of one scenario, baselines first.
+
+    clients: that share the verifier.
+    """
 
     figures: tuple[Figures, ...]
+    clients: int = 1
 
     def __getitem__(self, way: Way) -> Figures:
         return next(item for item in self.figures if item.way is way)
@@ -154,7 +158,8 @@ def compare(
     for (index, scenario, _), figures in parallel.results(_figures, tasks, jobs):
         found[index, scenario.way] = figures
     return [
-        Comparison(tuple(found[index, way] for way in every)) for index in range(len(scenarios))
+        Comparison(tuple(found[index, way] for way in every), scenario.clients)
+        for index, scenario in enumerate(scenarios)
     ]
 
 

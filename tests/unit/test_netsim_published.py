@@ -76,9 +76,10 @@ def test_the_simulation_reaches_the_ideal_speed(alpha: float, gamma: int, tokens
 
 def test_specedge_its_edge_beats_speculation_on_the_server_alone():
     study = find_study("specedge-14ms")
-    # One client at a time: the paper's server has two take turns, and its baseline has one.
-    found = compare([replace(study.base, clients=1)], study.ways, study.seeds)[0]
-    # It reports 11.24 % less time between tokens, with trees for drafts.
-    saved = 1 - found[Way.AUTO].duration_s / found[Way.CLOUD].duration_s
-    assert 0.03 < saved < 0.25
-    assert found[Way.AUTO].duration_s < found[Way.STREAM].duration_s
+    shared = compare([study.base], [Way.AUTO], study.seeds)[0]
+    alone = compare([replace(study.base, clients=1)], [], study.seeds)[0]
+    # It reports 11.24 % less time between tokens, and 2.22 times the server's throughput, as two
+    # clients take turns on it. Its drafts are trees, and its models' times are assumed here.
+    speed = shared[Way.AUTO].tokens_per_s / alone[Way.CLOUD].tokens_per_s
+    assert 1.0 < speed < 1.25
+    assert 2 * speed == pytest.approx(2.22, rel=0.1)
