@@ -123,7 +123,7 @@ class Relay:
 
     def resume(self) -> None:
         """End what `stall` and `half_open` began; nothing is missing."""
-        self.held_until = -math.inf
+        self.held_until = min(self.held_until, self.loop.time())
         for connection in self.connections:
             connection.thaw()
 

@@ -23,6 +23,7 @@ LEAST_RTO_S = 0.2
 LARGEST_RTO_S = 120.0
 _PROBE_SLACK_S = 0.002
 _BACKOFF = 0.7  # what CUBIC leaves of its window after a loss
+_GROWTH = 3 * (1 - _BACKOFF) / (1 + _BACKOFF)  # by which it grows in a round trip after that
 
 
 class OneWay:
@@ -239,7 +240,7 @@ class OneWay:
         elif behind > 0:
             early = round_trip * 1.25
         else:
-            early = round_trip + min(3 * follows_s, follows_s + round_trip / 4)
+            early = round_trip + min(3 * follows_s, max(follows_s, round_trip / 4))
             if self._flight and tries == 0:  # a tail loss probe
                 early = min(early, 2 * self._srtt + _PROBE_SLACK_S)
         return (early, False) if early < found else (found, True)
@@ -261,11 +262,14 @@ class OneWay:
     def _acknowledge(self, now: float) -> None:
         """Take in acknowledgements; the window grows where it was made use of."""
         flight = self._flight
-        used = 2 * len(flight)
+        used = len(flight)
         while flight and flight[0] <= now:
-            if used > self._window and self._window < LARGEST_WINDOW:
-                slow_start = self._window < self._threshold
-                self._window += 1 if slow_start else 1 / self._window
+            window = self._window
+            if window < self._threshold:
+                if 2 * used > window and window < LARGEST_WINDOW:
+                    self._window += 1
+            elif used >= int(window) and window < LARGEST_WINDOW:
+                self._window += _GROWTH / window
             heappop(flight)
 
     def _measure(self, sample: float) -> None:
