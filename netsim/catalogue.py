@@ -5,6 +5,9 @@ from __future__ import annotations
 from netsim.links import LinkModel, profile
 from specwire.errors import BadRequest
 
+MOST_LOSS = 0.95
+"""Beyond, a text takes hours of retransmissions, or for ever."""
+
 
 def profile_named(name: str) -> LinkModel:
     """The link of this name, or in this file if it ends in .toml.
@@ -13,6 +16,21 @@ def profile_named(name: str) -> LinkModel:
         BadRequest: there is none; the message names the nearest.
     """
     try:
-        return profile(name)
+        return usable(profile(name))
     except ValueError as error:
         raise BadRequest(str(error)) from error
+
+
+def usable(link: LinkModel) -> LinkModel:
+    """The link, if anything ever gets through: a session over it would never end else.
+
+    Raises:
+        BadRequest: a direction loses everything.
+    """
+    for side, way in (("up", link.up), ("down", link.down)):
+        if way.loss.rate >= MOST_LOSS:
+            raise BadRequest(
+                f"link {link.name} loses {way.loss.rate:.0%} of what goes {side}; "
+                f"a session needs less than {MOST_LOSS:.0%}"
+            )
+    return link

@@ -11,7 +11,7 @@ from typing import Any
 
 from netsim import axes
 from netsim.acceptance import Acceptance, read_record
-from netsim.catalogue import profile_named
+from netsim.catalogue import profile_named, usable
 from netsim.fields import Table, nearest
 from netsim.links import LinkModel
 from netsim.links.table import KEYS, from_table
@@ -165,7 +165,7 @@ def _link(values: Any, folder: Path) -> LinkModel:
     if "profile" not in values:
         if not values:
             raise BadRequest("[link] is missing; give it a profile, or an rtt_ms")
-        return from_table({"name": _link_name(values), **values}, folder=folder)
+        return usable(from_table({"name": _link_name(values), **values}, folder=folder))
     name = Table(values, "link", ("profile", *KEYS, "up", "down")).text("profile")
     if others := [key for key in values if key != "profile"]:
         raise BadRequest(

@@ -83,9 +83,14 @@ def _against_streaming(found: Comparison, item: Figures) -> str:
 def _summary(found: Comparison, best: Figures) -> str:
     speedup = found.speedup(best.way, Way.STREAM)
     if speedup <= 1 + SAME:
+        calls = ""
+        if found.speedup(best.way, Way.PER_TOKEN) > 1 + SAME:
+            calls = (
+                " That it is faster than per-token calls is no gain: "
+                "no cloud needs to serve like that."
+            )
         return (
-            "Here edge speculation is no saving: a cloud that streams is as fast or faster. "
-            "That it is faster than per-token calls is no gain: no cloud needs to serve like that."
+            f"Here edge speculation is no saving: a cloud that streams is as fast or faster.{calls}"
         )
     ttft = best.ttft_s - found[Way.STREAM].ttft_s
     first = ""

@@ -65,6 +65,7 @@ def test_all_of_a_scenario_is_read():
         ("verify_ms = 30", "", "models.verify_ms is missing"),
         ("rtt_ms = 40", 'profile = "4g-weak"', "leave out jitter_ms"),
         ("rtt_ms = 40", "rtt_ms = -1", "-1"),
+        ("rtt_ms = 40", "rtt_ms = 40\nloss = 1.0", "loses 100% of what goes up"),
         ("seeds = 2", "seeds = 0", "1 or more, not 0"),
         ("[models]", "[models", "is no TOML"),
         ("alpha = [0.5, 0.9]", "alpha = []", "vary.alpha is empty"),
