@@ -17,9 +17,11 @@ import contextlib
 import ipaddress
 import json
 import math
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from typing import TextIO, cast
+from typing import cast
 
 from netsim.links import profile
 from netsim.links.table import nearest
@@ -123,12 +125,26 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def follow(relay: Relay, lines: TextIO, quit_: Callable[[], None]) -> None:
-    """Take commands from a stream of lines, such as stdin, until it ends."""
+def follow(relay: Relay, descriptor: int, quit_: Callable[[], None]) -> None:
+    """Take commands from a stream of lines, such as stdin, until it ends.
+
+    A thread of its own reads, since files and terminals can't be waited for alike. It is
+    left behind at exit, and reads the descriptor itself so as to hold no lock then.
+    """
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=LONGEST_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), lines)
-    with contextlib.suppress(ValueError):
-        while line := await reader.readline():
-            if text := line.decode("utf-8", "replace").strip():
-                print(obey(relay, text, quit_), file=sys.stderr, flush=True)
+
+    def answer(line: bytes) -> None:
+        if text := line.decode("utf-8", "replace").strip():
+            print(obey(relay, text, quit_), file=sys.stderr, flush=True)
+
+    def read() -> None:
+        begun = b""
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the loop is closed
+            while data := os.read(descriptor, LONGEST_LINE):
+                *lines, begun = (begun + data).split(b"\n")
+                begun = begun[-LONGEST_LINE:]
+                for line in lines:
+                    loop.call_soon_threadsafe(answer, line)
+            loop.call_soon_threadsafe(answer, begun)
+
+    threading.Thread(target=read, name="commands", daemon=True).start()

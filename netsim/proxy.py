@@ -94,8 +94,7 @@ async def _relay(args: argparse.Namespace, model: LinkModel) -> int:
             host, port = server.sockets[0].getsockname()[:2]
             print(f"control on {host}:{port}", flush=True)
         if args.commands:
-            reading = asyncio.create_task(control.follow(relay, sys.stdin, stop.set))
-            stack.callback(reading.cancel)
+            control.follow(relay, sys.stdin.fileno(), stop.set)
         print(f"ready on {relay.address}: {args.target} over {model.name}", flush=True)
         await stop.wait()
         print(json.dumps(relay.stats()), file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from netsim.relay_connection import Connection, Pipe
 BUFFER_BYTES = 1 << 20
 """What is on its way in one direction of a connection before its sender is made to wait."""
 
-LONGEST_LEAD_S = 0.3e-3
+LONGEST_LEAD_S = 0.15e-3
 _LEAD_STEP_S = 5e-6
 
 
@@ -78,9 +78,10 @@ class Relay:
             self._server = await self.loop.create_server(
                 lambda: Connection(self).near, *self._listen
             )
-        except BaseException:
+        except OSError as error:
             self._timer.close()
-            raise
+            why = error.strerror or str(error)
+            raise OSError(error.errno, f"can't listen on {self.address}: {why}") from error
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self
