@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -97,9 +98,6 @@ def _window(way: Way, gamma: int, at: Conditions) -> int:
     if way in (Way.SYNC, Way.STREAM):
         return gamma
     needed = int((at.rtt_s + 2 * at.verify_s) / at.draft_s) + 2 * gamma
-    alive = 1.0
-    for index in range(min(needed, _LONGEST_WINDOW)):
-        alive *= at.alpha(index)
-        if alive < _HOPELESS:
-            return max(index, 2 * gamma)
-    return min(needed, _LONGEST_WINDOW)
+    # Chances only fall, so the list is in order when read from its end.
+    hopeless = bisect.bisect_left(at.survival, -_HOPELESS, key=lambda chance: -chance)
+    return min(needed, _LONGEST_WINDOW, max(hopeless - 1, 2 * gamma))

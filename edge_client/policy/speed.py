@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from itertools import accumulate
 
-_NEGLIGIBLE = 1e-3
+_NEGLIGIBLE = 1e-6
 """A span that is less likely to go on than this is not followed further."""
 _MOST_FORWARDS = 48
 """Of one span. With acceptance rates near 1 the rest goes on as the last ones did."""
+_MOST_TOKENS = 512
+"""Of one span, likewise."""
 
 
 class Way(StrEnum):
@@ -52,6 +56,25 @@ class Conditions:
         """Acceptance rate of draft token `index` of a chain."""
         return self.alphas[min(index, len(self.alphas) - 1)]
 
+    @cached_property
+    def survival(self) -> Sequence[float]:
+        """Chance that the first k draft tokens of a chain are all accepted, for k from 0 on.
+
+        As far as it matters: to the first that is negligible, or `_MOST_TOKENS`.
+        """
+        chances, chance = [1.0], 1.0
+        for index in range(_MOST_TOKENS):
+            chance *= self.alpha(index)
+            chances.append(chance)
+            if chance < _NEGLIGIBLE:
+                break
+        return chances
+
+    @cached_property
+    def expected(self) -> Sequence[float]:
+        """Expected tokens of a span cut after k of them: sums of `survival`."""
+        return [0.0, *accumulate(self.survival)]
+
 
 def expected_speed(way: Way, gamma: int, conditions: Conditions, *, window: int = 1 << 30) -> float:
     """Tokens/s of a way with `gamma` tokens in a proposal and `window` beyond the frontier."""
@@ -63,10 +86,7 @@ def expected_speed(way: Way, gamma: int, conditions: Conditions, *, window: int 
 
 
 def _synchronous(gamma: int, at: Conditions) -> float:
-    alive = tokens = 1.0
-    for index in range(gamma):
-        alive *= at.alpha(index)
-        tokens += alive
+    tokens = at.expected[min(gamma + 1, len(at.expected) - 1)]
     forward = at.verify_s + gamma * at.extra_s
     return tokens / (gamma * at.draft_s + at.message_s + at.rtt_s + forward)
 
@@ -79,24 +99,18 @@ def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> floa
     first = gamma * at.draft_s + at.message_s + at.rtt_s
     now = 0.0  # since the target's own token, in the cloud
     done = 0  # tokens committed since then, all of them as drafted
-    alive = 1.0  # that the span has come so far
-    tokens = spent = 0.0
+    survival, last = at.survival, len(at.survival) - 1
+    alive, spent = 1.0, 0.0  # alive: the chance that the span has come so far
     for _ in range(_MOST_FORWARDS):
         arrived = gamma * (1 + int((now - first) / interval)) if now >= first else 0
         if arrived <= done and waits:
             now = first + (done // gamma) * interval
             arrived = gamma * (done // gamma + 1)
         examined = max(arrived - done, 0)
-        duration = at.verify_s + examined * at.extra_s
-        now += duration
-        ends = 0.0
-        for index in range(examined + 1):
-            tokens += alive
-            stays = alive * at.alpha(done + index)
-            ends += alive - stays
-            alive = stays
-        spent += now * ends
-        done += examined + 1
-        if alive < _NEGLIGIBLE:
+        now += at.verify_s + examined * at.extra_s
+        done = min(done + examined + 1, last)
+        spent += now * (alive - survival[done])
+        alive = survival[done]
+        if done == last:
             break
-    return tokens / (spent + alive * now)
+    return at.expected[done] / (spent + alive * now)
