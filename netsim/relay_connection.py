@@ -125,7 +125,6 @@ class Pipe:
                     sink.write_eof()
             self.ended = True
             self._marked(mark)
-            return
         if self._throttled and self._size <= self._host.buffer_bytes // 2:
             self._throttled = False
             self._listen()

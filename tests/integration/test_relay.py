@@ -236,6 +236,22 @@ async def test_a_reset_is_passed_on_when_it_would_be_there():
         writer.transport.abort()
 
 
+async def test_who_left_after_a_half_close_is_found_out_by_an_answer():
+    async with through(profile("rtt-20"), echo=False) as (far, relay, near):
+        near[1].write(b"x")
+        near[1].write_eof()
+        reader, writer = await far.taken.get()
+        assert await reader.read(-1) == b"x"
+        near[1].transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+        )
+        near[1].transport.abort()
+        await asyncio.sleep(0.01)
+        writer.write(b"anybody there?")
+        await until(lambda: relay.stats()["open"] == 0)
+        writer.transport.abort()
+
+
 async def test_a_target_that_is_not_there_resets():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
