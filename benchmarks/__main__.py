@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import edge, modes, on_device, q_codec, relay, service
+from benchmarks import edge, modes, on_device, q_codec, relay, service, sweep
 
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "q_codec": q_codec.run,
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "edge": edge.run,
     "on_device": on_device.run,
     "relay": relay.run,
+    "sweep": sweep.run,
 }
 
 

@@ -143,10 +143,8 @@ def _thresholds(at: Conditions, pays: Callable[[Conditions], bool]) -> list[Thre
     verify = find(at.verify_s, LONGEST_S, 1e-4, lambda value: replace(at, verify_s=value))
     return [
         Threshold("acceptance rate", "", mean, alpha, True, "a draft closer to the target"),
-        Threshold(
-            "draft token", "ms", at.draft_s * 1e3, ms(draft), False, "a smaller or faster draft"
-        ),
-        Threshold("round trip", "ms", at.rtt_s * 1e3, ms(rtt), False, "a verifier that is nearer"),
+        Threshold("draft token", "ms", at.draft_s * 1e3, ms(draft), False, "a faster draft"),
+        Threshold("round trip", "ms", at.rtt_s * 1e3, ms(rtt), False, "a nearer verifier"),
         Threshold("target forward", "ms", at.verify_s * 1e3, ms(verify), True, "a larger target"),
     ]
 
