@@ -93,6 +93,13 @@ def test_every_shipped_scenario_can_be_read():
         assert set(found.ways) <= set(EDGE)
 
 
+def test_the_scenario_in_the_docs_can_be_read():
+    page = Path(__file__).parents[2] / "docs" / "simulate.md"
+    text = page.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
+    found = parse_study(text, "docs", Path())
+    assert found.base.link.name == "train" and set(found.vary) == {"rtt_ms", "alpha"}
+
+
 def test_a_wrong_name_of_a_shipped_scenario_is_told_the_nearest():
     with pytest.raises(BadRequest, match="article-200ms"):
         find_study("article-200")
