@@ -164,7 +164,7 @@ def _even(data: ReportData) -> str:
     for way, name in ((Way.SYNC, "Synchronous speculation"), (Way.AUTO, "The auto mode")):
         reach = data.break_even(way)
         told = [
-            f"up to {longest} ms with α {alpha:g}"
+            f"{f'up to {longest} ms' if longest else 'only without any delay'} with α {alpha:g}"
             + (" (the map’s end)" if longest == RTTS_MS[-1] else "")
             for alpha, longest in reach.items()
             if longest is not None and alpha in ALPHAS[2::2]
