@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netsim import parallel
+from netsim.progress import Progress
 from netsim.scenario import Run, Scenario, Way
 from netsim.scenario_file import BASELINES
 from netsim.simulation import simulate
@@ -155,8 +156,13 @@ def compare(
     work = sum(len(seeds) * scenario.tokens * scenario.clients for _, scenario, _ in tasks)
     jobs = parallel.worth(min(jobs, len(tasks)), work)
     found: dict[tuple[int, Way], Figures] = {}
-    for (index, scenario, _), figures in parallel.results(_figures, tasks, jobs):
-        found[index, scenario.way] = figures
+    progress = Progress(len(tasks), what="cases")
+    try:
+        for (index, scenario, _), figures in parallel.results(_figures, tasks, jobs):
+            found[index, scenario.way] = figures
+            progress.add(1)
+    finally:
+        progress.end()
     return [
         Comparison(tuple(found[index, way] for way in every), scenario.clients)
         for index, scenario in enumerate(scenarios)

@@ -8,6 +8,8 @@ import sys
 import time
 
 _EVERY_S = 0.1
+_UNNOTICED_S = 0.5
+"""What takes less is not worth a bar."""
 _WIDTH = 30
 
 
@@ -25,7 +27,7 @@ class Progress:
         """So many more are done."""
         self._done += count
         now = time.monotonic()
-        if self._on and now - self._drawn >= _EVERY_S:
+        if self._on and now - self._drawn >= _EVERY_S and now - self._began >= _UNNOTICED_S:
             self._drawn = now
             room = max(shutil.get_terminal_size().columns - 1, 0)
             sys.stderr.write(f"\r\x1b[K{self.line(now)[:room]}")

@@ -23,8 +23,8 @@ from specwire.errors import BadRequest
 
 EXIT_INTERRUPTED = 130
 MOST_POINTS = 2_000_000
-_CHUNK = 64
-"""Points that a process works off at a time: about a second, so that little is lost."""
+_CHUNK = 32
+"""Points that a process works off at a time: about half a second, so that little is lost."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +109,7 @@ def _ordered(vary: dict[str, tuple[axes.Value, ...]]) -> dict[str, tuple[axes.Va
 def _work_off(grid: Grid, points: list[Point], journal: Journal, jobs: int) -> None:
     left = len(points) - journal.done
     jobs = parallel.worth(jobs, left * grid.base.tokens * grid.base.clients)
-    chunk = max(1, min(_CHUNK, left // (4 * jobs)))
+    chunk = max(1, min(_CHUNK, left // (16 * jobs)))
     places = iter(list(journal.missing(chunk)))
     under_way: dict[Point, range] = {}
 
