@@ -23,7 +23,7 @@ from specwire.errors import BadRequest
 BASELINES = (Way.PER_TOKEN, Way.STREAM, Way.CLOUD)
 """What every saving is shown against."""
 MOST_TOKENS = 100_000
-_MOST_SEEDS = 10_000
+MOST_SEEDS = 10_000
 
 _MODELS = (
     "record", "draft_ms", "draft_spread", "verify_ms", "verify_spread", "extra_ms",
@@ -112,8 +112,8 @@ def _study(values: dict[str, Any], folder: Path) -> Study:
     acceptance = _acceptance(Table(top.raw("acceptance", {}), "acceptance", _ACCEPTANCE), folder)
     seeds = run.whole("seeds", 8, least=1)
     first = run.whole("seed", 0)
-    if seeds > _MOST_SEEDS:
-        raise BadRequest(f"run.seeds must be {_MOST_SEEDS} at most, not {seeds}")
+    if seeds > MOST_SEEDS:
+        raise BadRequest(f"run.seeds must be {MOST_SEEDS} at most, not {seeds}")
     tokens = run.whole("tokens", 256, least=1)
     if tokens > MOST_TOKENS:
         raise BadRequest(f"run.tokens must be {MOST_TOKENS} at most, not {tokens}")

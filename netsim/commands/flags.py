@@ -24,12 +24,14 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
 
 
-def at_least_one(flag: str, value: int | None, default: int) -> int:
+def at_least_one(flag: str, value: int | None, default: int, *, most: int | None = None) -> int:
     """The flag's value, or what holds without it.
 
     Raises:
-        BadRequest: it is 0 or less.
+        BadRequest: it is 0 or less, or above `most`.
     """
     if value is not None and value < 1:
         raise BadRequest(f"{flag} must be 1 or more, not {value}")
+    if value is not None and most is not None and value > most:
+        raise BadRequest(f"{flag} must be {most} at most, not {value}")
     return default if value is None else value

@@ -21,6 +21,7 @@ from netsim.comparison import Comparison, compare
 from netsim.links import LinkModel
 from netsim.planning import LONGEST_S, Planned, Threshold, plan
 from netsim.scenario import EDGE, Scenario, Way
+from netsim.scenario_file import MOST_SEEDS, MOST_TOKENS
 from netsim.text import number, table
 from netsim.times import Duration, Models
 from netsim.words import NAMES, times, verdicts
@@ -113,8 +114,8 @@ def _task(args: argparse.Namespace) -> Task:
         link,
         None if cloud is None else cloud / 1e3,
         MOST_GAMMA if gamma is None else int(str(gamma)),
-        at_least_one("--tokens", args.tokens, 256),
-        tuple(range(at_least_one("--seeds", args.seeds, 4))),
+        at_least_one("--tokens", args.tokens, 256, most=MOST_TOKENS),
+        tuple(range(at_least_one("--seeds", args.seeds, 4, most=MOST_SEEDS))),
     )
 
 

@@ -171,7 +171,8 @@ def _all(item: Figures) -> bool:
 
 def _traced(study: Study, case: Case, scenario: Scenario) -> Iterator[str]:
     for way, spans in _spans(study, scenario):
-        yield f"\n{_named(case)} {NAMES[way]}, seed {study.seeds[0]}".replace("\n ", "\n")
+        words = [_named(case), NAMES[way], f"seed {study.seeds[0]}"]
+        yield "\n" + ", ".join(word for word in words if word)
         for span in spans[:_TRACED_LINES]:
             idle = "" if span.useful else "  to no use"
             tokens = f"token {span.first}" + (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from netsim import axes
 from netsim.commands.flags import AXIS_FLAGS, at_least_one
 from netsim.scenario import EDGE
-from netsim.scenario_file import Study, edge_ways
+from netsim.scenario_file import MOST_SEEDS, MOST_TOKENS, Study, edge_ways
 
 
 def add_changes(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +32,11 @@ def changed(study: Study, args: argparse.Namespace) -> Study:
     ways = study.ways
     if args.way is not None:
         ways = edge_ways(tuple(word.strip() for word in args.way.split(",")))
-    seeds = at_least_one("--seeds", args.seeds, len(study.seeds))
+    seeds = at_least_one("--seeds", args.seeds, len(study.seeds), most=MOST_SEEDS)
     first = study.seeds[0] if args.seed is None else args.seed
     base = replace(
         axes.apply(study.base, values),
-        tokens=at_least_one("--tokens", args.tokens, study.base.tokens),
+        tokens=at_least_one("--tokens", args.tokens, study.base.tokens, most=MOST_TOKENS),
         seed=first,
     )
     return replace(study, base=base, vary=vary, ways=ways, seeds=tuple(range(first, first + seeds)))

@@ -13,7 +13,7 @@ from netsim import axes, parallel
 from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one
 from netsim.progress import Progress
 from netsim.scenario import Way
-from netsim.scenario_file import default_study, find_study
+from netsim.scenario_file import MOST_TOKENS, default_study, find_study
 from netsim.sweep import output
 from netsim.sweep.conclusion import conclusion
 from netsim.sweep.grid import Grid, Point, work
@@ -93,7 +93,7 @@ def grid_of(args: argparse.Namespace) -> Grid:
     ways = tuple(Way(str(way)) for way in read_values(axes.axis("way"), args.way))
     first = args.seed
     seeds = range(first, first + at_least_one("--seeds", args.seeds, 1))
-    tokens = at_least_one("--tokens", args.tokens, study.base.tokens)
+    tokens = at_least_one("--tokens", args.tokens, study.base.tokens, most=MOST_TOKENS)
     grid = Grid(replace(study.base, tokens=tokens), _ordered(vary), ways, tuple(seeds))
     if grid.largest > MOST_POINTS:
         raise BadRequest(

@@ -60,6 +60,7 @@ def test_each_command_has_help(command: str):
         (("run", "article-200ms", "--alpha", "1.5"), "at most 1, not 1.5"),
         (("run", "article-200ms", "--gamma", "x"), "auto, not x"),
         (("run", "article-200ms", "--seeds", "0"), "--seeds must be 1 or more"),
+        (("run", "article-200ms", "--tokens", "9999999999"), "--tokens must be 100000 at most"),
         (("run", "article-200ms", "--profile", "4g-weka"), "4g-weak"),
         (("run", "article-200ms", "--jobs", "-1"), "--jobs must be 1 or more"),
         (("sweep", "--out", "a.txt"), ".csv or .parquet"),
