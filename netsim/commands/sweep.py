@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from netsim import axes, parallel
 from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one
 from netsim.progress import Progress
 from netsim.scenario import Way
-from netsim.scenario_file import MOST_TOKENS, default_study, find_study
+from netsim.scenario_file import BASELINES, MOST_TOKENS, default_study, find_study
 from netsim.sweep import output
 from netsim.sweep.conclusion import conclusion
-from netsim.sweep.grid import Grid, Point, work
+from netsim.sweep.grid import Chunk, Grid, Point, work
 from netsim.sweep.journal import Journal
 from netsim.sweep.values import read_values
 from specwire.errors import BadRequest
@@ -44,11 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, flags in AXIS_FLAGS.items():
         group.add_argument(*flags, dest=name, metavar="LIST", help=axes.AXES[name].help)
     group.add_argument(
-        "--way", metavar="LIST", default="all",
-        help=f"of {', '.join(Way)}; or all, or edge (default: %(default)s)",
+        "--way", metavar="LIST",
+        help=f"of {', '.join(Way)}; or all, or edge (default: the scenario's and the baselines, or all)",
     )  # fmt: skip
-    group.add_argument("--seeds", type=int, metavar="N", help="runs of each (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first of them")
+    group.add_argument(
+        "--seeds", type=int, metavar="N", help="runs of each (default: the scenario's, or 1)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the first of them")
     parser.add_argument("--tokens", type=int, metavar="N", help="output tokens (default: 256)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, forget a killed sweep")
     add_jobs(parser)
@@ -90,9 +91,12 @@ def grid_of(args: argparse.Namespace) -> Grid:
     for name in AXIS_FLAGS:
         if (text := getattr(args, name)) is not None:
             vary[name] = read_values(axes.axis(name), text)
-    ways = tuple(Way(str(way)) for way in read_values(axes.axis("way"), args.way))
-    first = args.seed
-    seeds = range(first, first + at_least_one("--seeds", args.seeds, 1))
+    ways = (*BASELINES, *study.ways)
+    if args.way is not None:
+        ways = tuple(Way(str(way)) for way in read_values(axes.axis("way"), args.way))
+    count = at_least_one("--seeds", args.seeds, len(study.seeds) if args.scenario else 1)
+    first = study.seeds[0] if args.seed is None else args.seed
+    seeds = range(first, first + count)
     tokens = at_least_one("--tokens", args.tokens, study.base.tokens, most=MOST_TOKENS)
     grid = Grid(replace(study.base, tokens=tokens), _ordered(vary), ways, tuple(seeds))
     if grid.largest > MOST_POINTS:
@@ -110,20 +114,14 @@ def _work_off(grid: Grid, points: list[Point], journal: Journal, jobs: int) -> N
     left = len(points) - journal.done
     jobs = parallel.worth(jobs, left * grid.base.tokens * grid.base.clients)
     chunk = max(1, min(_CHUNK, left // (16 * jobs)))
-    places = iter(list(journal.missing(chunk)))
-    under_way: dict[Point, range] = {}
-
-    def tasks() -> Iterator[tuple[object, tuple[str, ...], list[Point]]]:
-        for run_ in places:
-            under_way[points[run_.start]] = run_
-            yield grid.base, grid.names, points[run_.start : run_.stop]
-
+    chunks = [
+        Chunk(grid.base, grid.names, places.start, points[places.start : places.stop])
+        for places in journal.missing(chunk)
+    ]
     progress = Progress(len(points), journal.done)
     try:
-        done = parallel.results(work, tasks(), min(jobs, max(left // chunk, 1)))  # type: ignore[arg-type]
-        for (_, _, some), rows in done:
-            place = under_way.pop(some[0])
-            journal.add(place.start, rows)
+        for worked, rows in parallel.results(work, chunks, min(jobs, max(len(chunks), 1))):
+            journal.add(worked.first, rows)
             progress.add(len(rows))
     finally:
         progress.end()

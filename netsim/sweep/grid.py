@@ -86,10 +86,19 @@ class Grid:
         return hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
 
 
-def work(task: tuple[Scenario, Sequence[str], Sequence[Point]]) -> list[Row]:
-    """Simulate some points of a grid: its base, its names, and the points."""
-    base, names, points = task
-    return [_row(base, names, point) for point in points]
+@dataclass(frozen=True)
+class Chunk:
+    """Points for one process to work off: those of a grid from place `first` on."""
+
+    base: Scenario
+    names: tuple[str, ...]
+    first: int
+    points: list[Point]
+
+
+def work(chunk: Chunk) -> list[Row]:
+    """Simulate them."""
+    return [_row(chunk.base, chunk.names, point) for point in chunk.points]
 
 
 def _row(base: Scenario, names: Sequence[str], point: Point) -> Row:

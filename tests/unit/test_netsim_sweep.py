@@ -9,7 +9,7 @@ import pytest
 from netsim import axes
 from netsim.scenario import EDGE, Way
 from netsim.scenario_file import default_study
-from netsim.sweep.grid import RESULTS, Grid, Row, work
+from netsim.sweep.grid import RESULTS, Chunk, Grid, Row, work
 from netsim.sweep.journal import Journal
 from netsim.sweep.values import read_values
 from specwire.errors import BadRequest, SpecwireError
@@ -67,7 +67,7 @@ def test_what_has_no_influence_is_not_repeated():
 
 def test_a_row_has_what_its_head_says():
     one = grid(alpha=(0.5,), gamma=(2,))
-    rows = work((one.base, one.names, list(one.points())))
+    rows = work(Chunk(one.base, one.names, 0, list(one.points())))
     assert all(len(row) == len(one.columns) for row in rows)
     assert one.columns == ("alpha", "gamma", "way", "seed", *RESULTS)
     time = one.columns.index("time_s")
