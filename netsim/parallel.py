@@ -9,8 +9,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from specwire.errors import SpecwireError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,26 +33,18 @@ def worth(jobs: int, tokens: int) -> int:
     return jobs if tokens > _WORTH_TOKENS else 1
 
 
-def results(
-    function: Callable[[T], R],
-    tasks: Iterable[T],
-    jobs: int,
-    *,
-    prepare: Callable[..., None] | None = None,
-    prepared_with: tuple[Any, ...] = (),
-) -> Iterator[tuple[T, R]]:
+def results(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[tuple[T, R]]:
     """Each task with its result, as they are done; in this process if `jobs` is 1.
 
     Args:
-        function: of a module, as `prepare`, so that another process can import it.
+        function: of a module, so that another process can import it.
         tasks: taken as they are needed.
         jobs: processes.
-        prepare: called once in each process before all else.
-        prepared_with: its arguments.
+
+    Raises:
+        SpecwireError: a process was killed.
     """
     if jobs <= 1:
-        if prepare is not None:
-            prepare(*prepared_with)
         for task in tasks:
             yield task, function(task)
         return
@@ -57,7 +52,6 @@ def results(
         jobs,
         multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(prepare, prepared_with),
     )
     waiting: dict[Future[R], T] = {}
     left = iter(tasks)
@@ -70,18 +64,20 @@ def results(
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield waiting.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise SpecwireError(
+            "a process that simulated was killed, maybe for its memory; try fewer --jobs"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+def _begin() -> None:
     """In each process: Ctrl-C is the parent's affair, and without the parent it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
-    if prepare is not None:
-        prepare(*arguments)
 
 
 def _follow(sentinel: int) -> None:

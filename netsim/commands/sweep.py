@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*flags, dest=name, metavar="LIST", help=axes.AXES[name].help)
     group.add_argument(
         "--way", metavar="LIST",
-        help=f"of {', '.join(Way)}; or all, or edge (default: the scenario's and the baselines, or all)",
+        help=f"of {', '.join(Way)}; or all, or edge (default: the scenario's and the baselines, "
+        "or all)",
     )  # fmt: skip
     group.add_argument(
         "--seeds", type=int, metavar="N", help="runs of each (default: the scenario's, or 1)"
