@@ -42,6 +42,8 @@ _FIRST_PROBE = 4
 """Tokens without drafts at first, where they share cores with the target: what they must beat."""
 _AT_BEST = 0.95
 """No draft is taken to be accepted more often than this."""
+_WAITING = (Way.SYNC, Way.PIPELINE)
+"""Ways in which the cloud waits for drafts."""
 _IN_TURN = (Way.STREAM, Way.SYNC)
 """What `auto` chooses from where draft and target share their cores."""
 
@@ -134,7 +136,7 @@ class Steering:
         """
         self._exhausted += 1
         if Way.STREAM in self._ways:
-            if self.plan.way in (Way.SYNC, Way.PIPELINE):
+            if self.plan.way in _WAITING:
                 self.plan = replace(self.plan, way=Way.RUN_AHEAD)
                 self._verdicts = 0
                 self._apply()
@@ -147,7 +149,9 @@ class Steering:
         queue = verdict.queue_us / 1e6
         self._hear_of(verdict, forward, queue, now)
         if not self._fresh:
-            self._link.add_forward(verdict.examined, forward + queue)
+            self._link.add_forward(verdict.examined, forward)
+            if self.plan.way in _WAITING:
+                self._link.queue.add(queue)
             if self.record is not None:
                 values = {"verify_s": forward, "queue_s": queue, "examined": verdict.examined}
                 self.record.append(values)
@@ -250,7 +254,7 @@ class Steering:
 
     def _apply(self) -> None:
         plan = self.plan
-        waits = plan.way in (Way.SYNC, Way.PIPELINE)
+        waits = plan.way in _WAITING
         self._machine.steer(
             Drafting(
                 plan.gamma,

@@ -6,6 +6,7 @@ have the sizes of the real protocol. Models are times and chances, the link is a
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Generator
 from typing import Any
@@ -63,13 +64,17 @@ class _Wire:
     def __init__(self, env: simpy.Environment, way: OneWay) -> None:
         self._env = env
         self._way = way
-        self.bytes = 0
+        self._last = 0.0  # when the latest message will be there
 
     def send(self, size: int, then: Any, *args: Any) -> tuple[float, float]:
         """Send a message of `size` bytes; returns when it left and when it arrives."""
         now = self._env.now
-        arrival = self._way.send(now, wire_bytes(size))
-        event = self._env.timeout(max(arrival - now, 0.0))
+        arrival = max(self._way.send(now, wire_bytes(size)), self._last)
+        delay = arrival - now
+        while now + delay < arrival:  # by rounding: it would overtake one that is there then
+            delay = math.nextafter(delay, math.inf)
+        self._last = now + delay
+        event = self._env.timeout(delay)
         event.callbacks.append(lambda _: then(*args))
         return now, arrival
 
@@ -129,7 +134,7 @@ class _Session:
 
     def _take(self, proposal: pb.Proposal) -> None:
         self._cloud.receive(proposal)
-        self._verifier.wake()
+        self._verifier.wake(self._seat)
 
     def _answer(self, frames: list[pb.CloudFrame]) -> None:
         for frame in frames:

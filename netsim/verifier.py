@@ -34,13 +34,15 @@ def draft_token(position: int, knows: bool) -> int:
 class Seat:
     """One session at the verifier.
 
-    send: takes frames that leave for the edge. forwards: that it took part in.
+    send: takes frames that leave for the edge. forwards: that it took part in. ready: since
+    when there is work for the next forward; None while there is none.
     """
 
     session: CloudSession
     send: Callable[[list[pb.CloudFrame]], None]
     prompt: int
     prefilled: bool = False
+    ready: float | None = None
     forwards: int = 0
     verified: list[tuple[float, float, Work]] = field(default_factory=list)
 
@@ -60,10 +62,12 @@ class Verifier:
     def seat(self, seat: Seat) -> None:
         """Take a session in."""
         self._seats.append(seat)
-        self.wake()
+        self.wake(seat)
 
-    def wake(self) -> None:
-        """Something arrived."""
+    def wake(self, seat: Seat) -> None:
+        """Something arrived for a session."""
+        if seat.ready is None and seat.session.has_work():
+            seat.ready = self._env.now
         if self._idle is not None:
             idle, self._idle = self._idle, None
             idle.succeed()
@@ -92,18 +96,25 @@ class Verifier:
             for seat, work in batch:
                 seat.forwards += 1
                 seat.verified.append((began, env.now, work))
-                seat.send(seat.session.complete(work, _examine(work, seconds)))
+                queue = began - (began if seat.ready is None else seat.ready)
+                seat.send(seat.session.complete(work, _examine(work, seconds, queue)))
+                seat.ready = env.now if seat.session.has_work() else None
             if any(seat.session.ended for seat in self._seats):
                 self._seats = [seat for seat in self._seats if not seat.session.ended]
 
 
-def _examine(work: Work, seconds: float) -> Outcome:
+def _examine(work: Work, seconds: float, queue: float) -> Outcome:
     accepted, start = 0, work.start
     for token in work.tokens:
         if token != target_token(start + accepted):
             break
         accepted += 1
-    return Outcome(accepted, target_token(start + accepted), forward_us=int(seconds * 1e6))
+    return Outcome(
+        accepted,
+        target_token(start + accepted),
+        queue_us=int(queue * 1e6),
+        forward_us=int(seconds * 1e6),
+    )
 
 
 def speculate_in_cloud(knows: Knows, at: int, gamma: int) -> int:

@@ -13,6 +13,9 @@ SWITCH_GAIN = 1.03
 """A change of plan must promise this much more: estimates are never so exact."""
 DRAFTING_GAIN = 1.02
 """Drafts must promise this much more than none, for what they cost a battery and a link."""
+AS_GOOD = 0.985
+"""Of the best speed: where verdicts are not waited for, longer proposals that promise so much
+are taken, for each costs both ends and a radio some work."""
 _LONGEST_WINDOW = 96
 _HOPELESS = 0.02
 """A draft token that is less likely to be committed than this is not worth a battery."""
@@ -57,10 +60,15 @@ def choose(
     """
     best: Plan | None = None
     for way in ways:
-        for gamma in _gammas(way, most_gamma, exactly):
-            plan = _plan(way, gamma, conditions, most_window)
-            if best is None or _worth(plan) > _worth(best) * (1 + 1e-9):
-                best = plan
+        plans = [
+            _plan(way, gamma, conditions, most_window)
+            for gamma in _gammas(way, most_gamma, exactly)
+        ]
+        plan = max(plans, key=_worth)
+        if way in (Way.PIPELINE, Way.RUN_AHEAD):
+            plan = [other for other in plans if other.speed >= AS_GOOD * plan.speed][-1]
+        if best is None or _worth(plan) > _worth(best) * (1 + 1e-9):
+            best = plan
     if best is None:
         raise ValueError("there is no way to choose from")
     if current is not None:

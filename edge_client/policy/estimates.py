@@ -55,13 +55,15 @@ class LinkEstimates:
         self.taking_turns = taking_turns
         self.rtt = Average(0.1)
         self.draft = Average(0.05)
+        self.queue = Average(0.1, 0.0)
+        """What a round waits for its forward where the cloud waits for drafts: others' forwards."""
         self._forwards: deque[tuple[int, float]] = deque(maxlen=32)
         # What a device does without drafts, kept while it drafts: its forwards with drafts
         # cost far more than an accelerator's, and don't tell what the others would.
         self._plain: deque[tuple[int, float]] = deque(maxlen=8)
 
     def add_forward(self, examined: int, seconds: float) -> None:
-        """A target forward that examined so many draft tokens, waiting for it included."""
+        """A target forward that examined so many draft tokens."""
         if self.taking_turns and not examined:
             self._plain.append((examined, seconds))
         else:
@@ -182,5 +184,6 @@ def conditions(link: LinkEstimates, agreement: Agreement) -> Conditions | None:
         verify_s=max(forward, 1e-6),
         extra_s=extra,
         rtt_s=max(rtt, 0.0),
+        queue_s=link.queue.value or 0.0,
         message_s=_PROPOSAL_S,
     )

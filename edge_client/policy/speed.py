@@ -39,9 +39,11 @@ class Conditions:
     alphas: chance that draft token i of a chain is accepted, if those before it are;
         the last value holds for all that follow. At least one.
     draft_s: to draft a token.
-    verify_s: of a target forward with one token, waiting for the model included.
+    verify_s: of a target forward with one token.
     extra_s: that each draft token adds to a forward.
     rtt_s: there and back, without the forward.
+    queue_s: that drafts which the cloud waited for wait for others' forwards. One that does not
+        wait takes part in every forward.
     message_s: that a proposal costs on its way, whatever its size.
     """
 
@@ -51,6 +53,7 @@ class Conditions:
     extra_s: float = 0.0
     rtt_s: float = 0.0
     message_s: float = 0.0
+    queue_s: float = 0.0
 
     def alpha(self, index: int) -> float:
         """Acceptance rate of draft token `index` of a chain."""
@@ -88,7 +91,7 @@ def expected_speed(way: Way, gamma: int, conditions: Conditions, *, window: int 
 def _synchronous(gamma: int, at: Conditions) -> float:
     tokens = at.expected[min(gamma + 1, len(at.expected) - 1)]
     forward = at.verify_s + gamma * at.extra_s
-    return tokens / (gamma * at.draft_s + at.message_s + at.rtt_s + forward)
+    return tokens / (gamma * at.draft_s + at.message_s + at.rtt_s + at.queue_s + forward)
 
 
 def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> float:
@@ -104,7 +107,7 @@ def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> floa
     for _ in range(_MOST_FORWARDS):
         arrived = gamma * (1 + int((now - first) / interval)) if now >= first else 0
         if arrived <= done and waits:
-            now = first + (done // gamma) * interval
+            now = first + (done // gamma) * interval + at.queue_s
             arrived = gamma * (done // gamma + 1)
         examined = max(arrived - done, 0)
         now += at.verify_s + examined * at.extra_s
