@@ -118,7 +118,7 @@ def test_ctrl_c_stops_the_answer_and_the_next_message_is_answered(
             terminal.wait("a round trip")
             terminal.send("\x03")
             terminal.wait(lambda n=number: terminal.screen.text.count("stopped") == n)  # type: ignore[misc]
-            terminal.look(0.3)
+            terminal.look(quickly_s(0.3))
         assert "tokens/s" not in terminal.screen.text  # the status line is gone
         assert detached(slow)
         terminal.send("\x04")
@@ -267,6 +267,8 @@ def test_inputs_are_kept_for_the_owner_alone(
                 terminal.send("\x1b[A")
                 terminal.wait(f"> {earlier}")
                 terminal.send("\x03")
+            # Before the prompt is back, Ctrl-D would meet a line that is not ours.
+            terminal.look(quickly_s(0.5))
             terminal.send("\x04")
             assert terminal.exit_code() == 0
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
