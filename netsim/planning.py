@@ -13,13 +13,12 @@ from typing import Any
 from edge_client.policy import choice, speed
 from edge_client.policy.choice import DRAFTING_GAIN, GAMMAS, Plan
 from edge_client.policy.speed import Conditions
+from edge_client.policy.threshold import last_good
 from edge_client.steering import MOST_GAMMA
 from netsim.scenario import Way
 from specwire.formulas import expected_tokens_by_position
 from specwire.limits import Limits
 
-_STEPS = 60
-"""Halvings of an interval: more than a float's digits."""
 LONGEST_S = 10.0
 """Nobody looks for thresholds beyond."""
 DRAFTING = (speed.Way.SYNC, speed.Way.PIPELINE, speed.Way.RUN_AHEAD)
@@ -147,21 +146,3 @@ def _thresholds(at: Conditions, pays: Callable[[Conditions], bool]) -> list[Thre
         Threshold("round trip", "ms", at.rtt_s * 1e3, ms(rtt), False, "a nearer verifier"),
         Threshold("target forward", "ms", at.verify_s * 1e3, ms(verify), True, "a larger target"),
     ]
-
-
-def last_good(good_at: Callable[[float], bool], good: float, bad: float) -> float | None:
-    """The last value on the way from `good` to `bad` that is good; None if not even `good` is.
-
-    By bisection, so where it changes more than once, one of the changes.
-    """
-    if not good_at(good):
-        return None
-    if good_at(bad):
-        return bad
-    for _ in range(_STEPS):
-        middle = (good + bad) / 2
-        if good_at(middle):
-            good = middle
-        else:
-            bad = middle
-    return good

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.options import Mode
 from edge_client.policy.choice import DRAFTING_GAIN, Plan, choose
 from edge_client.policy.speed import Conditions, Way, expected_speed
+from edge_client.policy.threshold import last_good
 from edge_client.steering import MOST_GAMMA, ways_of
 
-_STEPS = 40
-"""Halvings of an interval when a threshold is looked for."""
 TYPICAL_ALPHA = 0.7
 """Acceptance rate of a fair draft, to say what one would have to be like."""
 
@@ -90,7 +89,7 @@ def advise_without(at: Conditions, why: str, *, most_gamma: int, most_window: in
     def pays(draft_s: float) -> bool:
         return _pays(replace(at, draft_s=draft_s), longest, most_window)
 
-    slowest = _threshold(pays, 1e-6, 10.0)
+    slowest = last_good(pays, 1e-6, 10.0)
     needed: tuple[str, ...] = ()
     if slowest is not None:
         wanted = (
@@ -131,40 +130,25 @@ def _needed(at: Conditions, longest: int, most_window: int) -> tuple[str, ...]:
 
     found: list[str] = []
     # The threshold search wants what pays first.
-    alpha = _threshold(lambda miss: with_alpha(1 - miss), 0.0, 1 - mean(at.alphas))
+    alpha = last_good(lambda miss: with_alpha(1 - miss), 0.0, 1 - mean(at.alphas))
     if alpha is not None:
         found.append(
             f"an acceptance rate of {1 - alpha:.2f} or more instead of {mean(at.alphas):.2f} "
             "(a draft closer to the target)"
         )
-    draft_s = _threshold(with_draft, 1e-6, at.draft_s)
+    draft_s = last_good(with_draft, 1e-6, at.draft_s)
     if draft_s is not None:
         found.append(
             f"at most {_ms(draft_s)} a draft token instead of {_ms(at.draft_s)} "
             "(a smaller draft, or a faster device)"
         )
-    rtt_s = _threshold(with_rtt, 0.0, at.rtt_s)
+    rtt_s = last_good(with_rtt, 0.0, at.rtt_s)
     if rtt_s is not None:
         found.append(
             f"a round trip of at most {_ms(rtt_s)} instead of {_ms(at.rtt_s)} "
             "(a verifier that is nearer)"
         )
     return tuple(found)
-
-
-def _threshold(pays: Callable[[float], bool], good: float, bad: float) -> float | None:
-    """The last value from `good` towards `bad` that pays; None if not even `good` does."""
-    if not pays(good):
-        return None
-    if pays(bad):
-        return bad
-    for _ in range(_STEPS):
-        middle = (good + bad) / 2
-        if pays(middle):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 def mean(values: Sequence[float]) -> float:

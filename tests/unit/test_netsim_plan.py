@@ -9,7 +9,8 @@ import pytest
 
 from edge_client.policy.choice import DRAFTING_GAIN, choose
 from edge_client.policy.speed import Conditions, Way, expected_speed
-from netsim.planning import DRAFTING, LONGEST_S, last_good, plan
+from edge_client.policy.threshold import last_good
+from netsim.planning import DRAFTING, LONGEST_S, plan
 
 LOSES = Conditions(alphas=(0.7,), draft_s=0.020, verify_s=0.030, rtt_s=0.2, message_s=1e-3)
 PAYS = Conditions(
