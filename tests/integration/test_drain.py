@@ -31,8 +31,11 @@ pytestmark = pytest.mark.wire
 LIMITS = Limits(context=64)
 
 
+PROMPT = [1, 3]
+
+
 class Held(TableBackend):
-    """A table whose forwards wait for a gate."""
+    """A table whose rounds wait for a gate; the prompt that is read before does not."""
 
     def __init__(self) -> None:
         super().__init__(random_table(5, seed=6), context=64)
@@ -41,8 +44,9 @@ class Held(TableBackend):
         self.inside = threading.Event()
 
     def forward(self, steps: Sequence[Step]) -> list[np.ndarray]:
-        self.inside.set()
-        assert self.gate.wait(20)
+        if any(step.keep + len(step.tokens) >= len(PROMPT) for step in steps):
+            self.inside.set()
+            assert self.gate.wait(20)
         return super().forward(steps)
 
     def hold(self) -> None:
@@ -73,7 +77,7 @@ async def verifier(backend: Held) -> AsyncIterator[VerifierServer]:
 
 async def chat(stub: rpc.VerifierAsyncStub) -> tuple[Stream, pb.Opened]:
     stream = Stream.decode(stub)
-    await stream.send(open_frame([1, 3], max_tokens=50))
+    await stream.send(open_frame(PROMPT, max_tokens=50))
     return stream, await stream.opened()
 
 
@@ -97,7 +101,7 @@ async def test_running_rounds_finish_and_everyone_is_told(backend: Held):
         await asyncio.sleep(0.1)
         # New ones are refused while the round still runs.
         late = Stream.decode(stub)
-        await late.send(open_frame([1, 3]))
+        await late.send(open_frame(PROMPT))
         is_draining(await late.failure(), 0)
         is_draining(await call_failure(stub.Verify(pb.VerifyRequest(open=open_frame([1])))), 0)
         assert not stopping.done()
@@ -121,7 +125,7 @@ async def first_or_failure(stream: Stream) -> pb.CloudFrame | None:
 
 async def test_a_call_whose_round_runs_gets_its_verdict(backend: Held):
     async with verifier(backend) as server, stub_for(server) as stub:
-        opened = (await stub.Verify(pb.VerifyRequest(open=open_frame([1, 3])))).opened
+        opened = (await stub.Verify(pb.VerifyRequest(open=open_frame(PROMPT)))).opened
         backend.hold()
         request = pb.VerifyRequest(
             session_id=opened.session_id, frontier=2, proposal=point(1, 1, 2, [])
