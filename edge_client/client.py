@@ -76,6 +76,9 @@ class EdgeClient:
         threads: of the draft model; None lets the machine decide.
         credentials: TLS and token; None for plain text without one.
         notify: called with one line for a person: progress and what went wrong.
+
+    Raises:
+        BadRequest: a value is out of range or unknown, or the credentials don't suit the server.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class EdgeClient:
             notify: as for a client of a verifier.
 
         Raises:
-            BadRequest: `threads` or `context` is below 1.
+            BadRequest: `context` is below 1, or `threads` is out of range.
         """
         from edge_client.local.device import TargetDevice
         from edge_client.local.pair import OnDevicePair

@@ -15,6 +15,7 @@ from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.lookup import CombinedSource, LookupSource
 from edge_client.draft.models import resolve_model
 from edge_client.draft.source import DraftRules, DraftSource, ModelSource
+from edge_client.draft.threads import check_threads
 from edge_client.draft.worker import DraftWorker
 from edge_client.options import GenerateOptions, Mode
 from edge_client.policy.estimates import LinkEstimates
@@ -71,6 +72,9 @@ class Drafter:
         place: puts a source where it has to run.
         estimates: what is known of draft and target, and will be learnt.
         notify: called with one line for a person.
+
+    Raises:
+        BadRequest: `threads` is out of range.
     """
 
     def __init__(
@@ -83,6 +87,8 @@ class Drafter:
         estimates: LinkEstimates,
         notify: Notify,
     ) -> None:
+        if threads is not None:
+            check_threads(threads)
         self.needs_model = draft_from is not DraftFrom.LOOKUP
         self.spec = spec
         self._from = draft_from

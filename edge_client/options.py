@@ -13,6 +13,9 @@ from specwire.v1 import verifier_pb2 as pb
 
 E = TypeVar("E", bound=StrEnum)
 
+MOST = (1 << 32) - 1
+"""The largest number of tokens that a frame can name."""
+
 
 class Mode(StrEnum):
     """How edge and cloud share the work."""
@@ -70,18 +73,14 @@ class GenerateOptions:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
         rule = _member(Verification, self.verification, "verification")
         object.__setattr__(self, "verification", rule)
-        if self.max_tokens < 1:
-            raise BadRequest(f"max_tokens must be 1 or more, not {self.max_tokens}")
+        for name, least in (("max_tokens", 1), ("gamma", 0), ("window", 1), ("logprobs", 0)):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= MOST:
+                raise BadRequest(f"{name} must be between {least} and {MOST}, not {value}")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
             raise BadRequest(f"seed must be between 0 and 2^64 − 1, not {self.seed}")
-        if self.gamma is not None and self.gamma < 0:
-            raise BadRequest(f"gamma must be 0 or more, not {self.gamma}")
-        if self.window is not None and self.window < 1:
-            raise BadRequest(f"window must be 1 or more, not {self.window}")
-        if self.logprobs is not None and self.logprobs < 0:
-            raise BadRequest(f"logprobs must be 0 or more, not {self.logprobs}")
-        if any(not stop for stop in self.stops):
-            raise BadRequest("an empty stop string would stop at once; leave it out")
+        for stop in self.stops:
+            _check_stop(stop)
 
     @property
     def pacing(self) -> pb.Pacing:
@@ -102,6 +101,15 @@ class GenerateOptions:
         if self.verification is Verification.COUPLED:
             return pb.VERIFICATION_MODE_COUPLED
         return pb.VERIFICATION_MODE_REJECTION
+
+
+def _check_stop(stop: str) -> None:
+    if not stop:
+        raise BadRequest("an empty stop string would stop at once; leave it out")
+    try:
+        stop.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"the stop string {stop!r} is no text; give it in UTF-8") from error
 
 
 def _member(kind: type[E], value: str, what: str) -> E:

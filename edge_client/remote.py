@@ -30,7 +30,8 @@ class RemoteVerifiers:
             raise BadRequest("give the HOST:PORT of at least one server")
         for server in self._servers:
             host, colon, port = server.rpartition(":")
-            if not (colon and host and port.isdigit()):
+            digits = port.isascii() and port.isdigit()
+            if not (colon and host and digits and host.isprintable()):
                 raise BadRequest(f"the server must be HOST:PORT, not {server!r}")
             if self._servers.count(server) > 1:
                 raise BadRequest(f"the server {server} is given twice")

@@ -37,7 +37,7 @@ class LlamaDraft:
         batch: prompt tokens for each llama.cpp call.
 
     Raises:
-        BadRequest: `context`, `threads` or `batch` is below 1.
+        BadRequest: `context` or `batch` is below 1, or `threads` is out of range.
         ModelError: llama.cpp can't allocate the context.
     """
 

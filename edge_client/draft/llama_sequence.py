@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge_client.draft.llama_api import cause_of
 from edge_client.draft.llama_weights import LlamaWeights, SharedModel
-from edge_client.draft.threads import default_threads
+from edge_client.draft.threads import check_threads, default_threads
 from specwire.errors import BadRequest, ModelError
 
 Rows = npt.NDArray[np.float32]
@@ -97,7 +97,7 @@ class LlamaSequence:
         cache: ggml's type of keys and values; None for llama.cpp's choice.
 
     Raises:
-        BadRequest: `context`, `threads` or `batch` is below 1.
+        BadRequest: `context` or `batch` is below 1, or `threads` is out of range.
         ModelError: llama.cpp can't allocate the context.
     """
 
@@ -113,7 +113,8 @@ class LlamaSequence:
         cache: int | None = None,
     ) -> None:
         threads = default_threads() if threads is None else threads
-        for what, value in (("context", context), ("threads", threads), ("batch", batch)):
+        check_threads(threads)
+        for what, value in (("context", context), ("batch", batch)):
             if value < 1:
                 raise BadRequest(f"{role} {what} must be at least 1, not {value}")
         if context > weights.train_context > 0:

@@ -7,8 +7,23 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from specwire.errors import BadRequest
+
 MAX_DEFAULT_THREADS = 8
 """A small model reads memory rather than computes; more threads only wait for each other."""
+
+MOST_THREADS = 512
+"""What ggml has room for; more would end the process."""
+
+
+def check_threads(threads: int) -> None:
+    """Refuse a number of threads that llama.cpp can't have.
+
+    Raises:
+        BadRequest: it is none of 1 … `MOST_THREADS`.
+    """
+    if not 1 <= threads <= MOST_THREADS:
+        raise BadRequest(f"threads must be between 1 and {MOST_THREADS}, not {threads}")
 
 
 def choose_threads(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
+from edge_client.draft.threads import check_threads
 from edge_client.local.target import MOST_ROWS, LlamaTarget, check_can_verify
 from specwire.cloud_session import Outcome, Work
 from specwire.errors import BadRequest, Exhausted, ModelError
@@ -67,7 +68,7 @@ class TargetDevice:
         progress: gets a line before slow work.
 
     Raises:
-        BadRequest: `context` or `threads` is below 1.
+        BadRequest: `context` is below 1, or `threads` is out of range.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class TargetDevice:
         drafted_for: bool = True,
         progress: Callable[[str], None],
     ) -> None:
-        for what, value in (("context", context), ("threads", threads)):
-            if value is not None and value < 1:
-                raise BadRequest(f"{what} must be at least 1, not {value}")
+        if context is not None and context < 1:
+            raise BadRequest(f"context must be at least 1, not {context}")
+        if threads is not None:
+            check_threads(threads)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="models")
         self._spec = spec
         self._threads = threads

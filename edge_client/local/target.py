@@ -26,7 +26,7 @@ class LlamaTarget:
         threads: threads for llama.cpp; None lets `default_threads` choose.
 
     Raises:
-        BadRequest: `context` or `threads` is below 1.
+        BadRequest: `context` is below 1, or `threads` is out of range.
         ModelError: llama.cpp can't allocate the context.
     """
 

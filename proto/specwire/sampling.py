@@ -54,7 +54,7 @@ class SamplingParams:
             value = getattr(self, item.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise BadRequest(f"{item.name} must be a number, not {value!r}")
-            if not math.isfinite(value):
+            if not -math.inf < value < math.inf:
                 raise BadRequest(f"{item.name} must be finite, not {value!r}")
         _within("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         if self.top_k != int(self.top_k):

@@ -148,7 +148,7 @@ def test_several_lines_by_paste_key_and_backslash(
 
 
 def test_commands(verifier: VerifierThread, draft: str) -> None:
-    with chat(verifier, draft, "--max-tokens", "3", rows=60) as terminal:
+    with chat(verifier, draft, "--max-tokens", "3", rows=70) as terminal:
         terminal.wait(READY)
         for keys, says in (
             ("/hlep", "did you mean /help?"),
@@ -156,6 +156,7 @@ def test_commands(verifier: VerifierThread, draft: str) -> None:
             ("/retry", "no message to answer again"),
             ("/set temprature 1", "did you mean temperature?"),
             ("/set temperature warm", "must be a number"),
+            ("/set max-tokens 5000000000", "must be between 1 and 4294967295, not 5000000000"),
             ("/set gamma 2", "gamma is 2 from now on"),
             ("/system Be brief.", "the system message is set"),
             ("/load /nowhere/at/all", "can't read /nowhere/at/all"),

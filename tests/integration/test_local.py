@@ -344,9 +344,12 @@ def test_prompts_that_do_not_fit(tiny_gguf: Path) -> None:
             client.generate("", options=asking(3))
 
 
-@pytest.mark.parametrize("option", ["threads", "context"])
-def test_options_below_one(option: str) -> None:
-    with pytest.raises(BadRequest, match=f"{option} must be at least 1, not 0"):
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("threads", "must be between 1 and 512, not 0"), ("context", "must be at least 1, not 0")],
+)
+def test_options_below_one(option: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=f"{option} {says}"):
         EdgeClient.local("any.gguf", **{option: 0})  # type: ignore[arg-type]
 
 

@@ -208,7 +208,8 @@ def test_set(state: ChatState, words: str, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     "words",
     ["temperature", "temperature -1", "temperature nan", "temperature none", "seed x", "seed -1",
-     "mode fast", "gamma -1", "max-tokens 0", "max-tokens 1e3", "colour 3", "a b c"],
+     "mode fast", "gamma -1", "max-tokens 0", "max-tokens 4294967296", "gamma 4294967296",
+     "window 4294967296", "max-tokens 1e3", "colour 3", "a b c"],
 )  # fmt: skip
 def test_what_can_t_be_set_changes_nothing(state: ChatState, words: str) -> None:
     before = state.options

@@ -43,12 +43,17 @@ LIMITS = Limits(context=256, gamma=32)
     [
         ("max_tokens", 0),
         ("max_tokens", -1),
+        ("max_tokens", 1 << 32),
         ("seed", -1),
         ("seed", 1 << 64),
         ("gamma", -1),
+        ("gamma", 1 << 32),
         ("window", 0),
+        ("window", 1 << 32),
         ("logprobs", -1),
+        ("logprobs", 1 << 32),
         ("stops", ("a", "")),
+        ("stops", ("a", "\udcff")),
         ("mode", "fast"),
         ("verification", "exact"),
     ],
@@ -62,7 +67,9 @@ def test_values_out_of_range(field: str, value: Any) -> None:
 def test_values_at_the_limits() -> None:
     options = GenerateOptions(max_tokens=1, seed=(1 << 64) - 1, gamma=0, window=1, logprobs=0)
     assert options.seed == (1 << 64) - 1
-    assert GenerateOptions(seed=0).seed == 0
+    most = (1 << 32) - 1
+    options = GenerateOptions(max_tokens=most, seed=0, gamma=most, window=most, logprobs=most)
+    assert opening_frame(options, fingerprint=b"", return_text=False).logprobs == most
     with pytest.raises(FrozenInstanceError):
         options.gamma = 3  # type: ignore[misc]
 
@@ -162,9 +169,17 @@ def test_wrong_arguments_exit_with_2(line: str, capsys: pytest.CaptureFixture[st
         (["--temperature", "nan"], "temperature"),
         (["--top-p", "0"], "top_p"),
         (["--max-tokens", "0"], "max_tokens"),
+        (["--max-tokens", "5000000000"], "max_tokens must be between 1 and 4294967295, not 5"),
+        (["--logprobs", "5000000000"], "logprobs must be between 0 and 4294967295, not 5"),
+        (["--top-k", "1" + 400 * "0"], "top_k"),
+        (["--threads", "0"], "threads must be between 1 and 512, not 0"),
+        (["--threads", "99999999999"], "threads"),
         (["--seed", "-1"], "seed"),
         (["--stop", ""], "stop"),
+        (["--stop", "\udcff"], "give it in UTF-8"),
         (["--server", "nowhere"], "HOST:PORT"),
+        (["--server", "\udcff:80"], "HOST:PORT"),
+        (["--server", "localhost:²"], "HOST:PORT"),
     ],
 )
 def test_values_out_of_range_exit_with_2(

@@ -252,10 +252,16 @@ def test_nothing_to_evaluate_and_impossible_lengths(make: Callable[..., LlamaDra
     draft.truncate(0)
 
 
-@pytest.mark.parametrize("option", ["context", "threads", "batch"])
+@pytest.mark.parametrize("option", ["context", "batch"])
 def test_options_below_one_are_refused(tiny: LlamaWeights, option: str) -> None:
     with pytest.raises(BadRequest, match=f"{option} must be at least 1, not 0"):
         LlamaDraft(tiny, **{option: 0})
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 513, 10**11])
+def test_threads_that_would_end_the_process_are_refused(tiny: LlamaWeights, threads: int) -> None:
+    with pytest.raises(BadRequest, match=f"threads must be between 1 and 512, not {threads}"):
+        LlamaDraft(tiny, threads=threads)
 
 
 def test_a_context_beyond_training_is_made_with_a_warning(

@@ -337,6 +337,7 @@ def test_raw_logprobs_are_the_models_own(make: Make) -> None:
         ("top_p", -0.1),
         ("top_p", 1.0001),
         ("min_p", -0.1),
+        ("top_k", 10**400),
         ("min_p", 1.1),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", -1.0),
