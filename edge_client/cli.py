@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SpecwireError as error:
-        print(f"edge-client: {error}", file=sys.stderr)
+        print(render.shown(f"edge-client: {error}", sys.stderr), file=sys.stderr)
         return _exit_code(error)
     except OSError as error:  # of our own output; all else has an error of ours
         print(f"edge-client: can't write the output: {error.strerror}", file=sys.stderr)
@@ -190,7 +190,7 @@ async def _generate(
         raise BadRequest("--system needs --chat: a plain prompt has no system message")
     else:
         stream = client.stream(prompt, options=options, provisional=provisional)
-    writer = render.TokenWriter(screen or sys.stdout, colour=colour)
+    writer = render.TokenWriter(screen or sys.stdout, colour=colour, terminal=sys.stdout.isatty())
     # Who reads our output may leave: then the session must end before the client does.
     tokens = cast("AsyncGenerator[Token, None]", aiter(stream))
     waiting = Spinner(
@@ -213,9 +213,10 @@ async def _generate(
             if args.record is not None:
                 _write_record(args.record, stream.result)
     if args.json:
-        print(json.dumps(stream.result.to_json(), ensure_ascii=False))
+        account = json.dumps(stream.result.to_json(), ensure_ascii=False)
+        print(render.shown(account, sys.stdout))
     elif not args.quiet:
-        render.notice(render.summary(stream.result, colour=colour))
+        render.account(stream.result)
 
 
 def _write_record(path: Path, result: Result) -> None:

@@ -21,6 +21,9 @@ _COLOURS = {
     Origin.CAUGHT_UP: "\x1b[35m",  # magenta
 }
 
+_CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
+"""Control characters: a model's words must not move the cursor or answer questions for us."""
+
 _AUTHORS = {
     Origin.ACCEPTED: "drafted here, and the target agreed",
     Origin.CORRECTION: "the target's, in place of a draft token",
@@ -35,6 +38,16 @@ def wants_colour(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
+def harmless(text: str) -> str:
+    """The text without control characters, except for line ends and tabs."""
+    return text.translate(_CONTROLS)
+
+
+def shown(text: str, stream: TextIO) -> str:
+    """What of a text goes to a stream: to a terminal nothing that would steer it."""
+    return harmless(text) if stream.isatty() else text
+
+
 class Sink(Protocol):
     """What text can be written to."""
 
@@ -46,18 +59,25 @@ class Sink(Protocol):
 
 
 class TokenWriter:
-    """Writes tokens as they come, each in the colour of who wrote it."""
+    """Writes tokens as they come, each in the colour of who wrote it.
 
-    def __init__(self, stream: Sink, *, colour: bool) -> None:
+    Args:
+        stream: gets them.
+        colour: whether it can colour.
+        terminal: whether it is one, which the text must not steer.
+    """
+
+    def __init__(self, stream: Sink, *, colour: bool, terminal: bool) -> None:
         self._stream = stream
         self._colour = colour
+        self._terminal = terminal
         self._ends_line = True
 
     def write(self, token: Token) -> None:
         """Show one token's text at once."""
-        if not token.text:
+        text = harmless(token.text) if self._terminal else token.text
+        if not text:
             return
-        text = token.text
         self._ends_line = text.endswith("\n")
         if self._colour:
             text = f"{_COLOURS[token.origin]}{text}{_RESET}"
@@ -74,6 +94,15 @@ class TokenWriter:
 
 def notice(line: str) -> None:
     """Tell a person something, beside the text."""
+    _tell(shown(line, sys.stderr))
+
+
+def account(result: Result) -> None:
+    """Tell a person what a generation took, beside the text."""
+    _tell(summary(result, colour=wants_colour(sys.stderr)))
+
+
+def _tell(line: str) -> None:
     if wants_colour(sys.stderr):
         line = f"{_DIM}{line}{_RESET}"
     print(line, file=sys.stderr, flush=True)

@@ -80,7 +80,9 @@ async def _compare(address: str, model: LinkModel, args: argparse.Namespace) -> 
         shown = []
         for way, title in WAYS.items():
             print(f"\n── {title} ──", flush=True)
-            writer = TokenWriter(sys.stdout, colour=wants_colour(sys.stdout))
+            writer = TokenWriter(
+                sys.stdout, colour=wants_colour(sys.stdout), terminal=sys.stdout.isatty()
+            )
 
             def watch(arrival: Arrival, writer: TokenWriter = writer) -> None:
                 writer.write(Token(0, arrival.text, Origin(arrival.origin), 0))

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from edge_client import render
 from edge_client.chat import terminal
 from edge_client.chat.answer import Answer, Watch
-from edge_client.chat.cells import harmless
 from edge_client.chat.commands import KEYS, ChatState, Outcome, expanded, help_lines, interpret
 from edge_client.chat.conversation import Conversation
 from edge_client.chat.history import FileHistory, history_file
@@ -110,7 +109,7 @@ class Chat:
         if chosen == NO_HISTORY:
             return None
         path = history_file() if chosen is None else expanded(chosen)
-        return FileHistory(path, self._notice) if path is not None else None
+        return FileHistory(path, render.notice) if path is not None else None
 
     async def run(self) -> int:
         """Talk to the end; see `chat`."""
@@ -138,11 +137,11 @@ class Chat:
         try:
             served = await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
         except (LinkError, Draining) as error:
-            self._notice(f"{error}; each message tries again")
+            render.notice(f"{error}; each message tries again")
         else:
             self._state.model, self._state.context = served.model, served.limits.context
-            self._notice(f"{self._state.model} at {self._server}, {self._state.context} tokens")
-        self._notice("/help lists commands and keys, Ctrl-D leaves")
+            render.notice(f"{self._state.model} at {self._server}, {self._state.context} tokens")
+        render.notice("/help lists commands and keys, Ctrl-D leaves")
         self._begun = True
 
     async def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
@@ -180,12 +179,12 @@ class Chat:
     def _say(self, outcome: Outcome) -> None:
         if outcome.help:
             for line in help_lines():
-                self._notice(line)
-            self._notice(KEYS)
+                render.notice(line)
+            render.notice(KEYS)
             for line in render.legend(colour=self._colour):
                 print(line, file=sys.stderr, flush=True)
         for line in outcome.say:
-            self._notice(line)
+            render.notice(line)
 
     async def _ask(self, user: str) -> None:
         state = self._state
@@ -195,7 +194,7 @@ class Chat:
         try:
             stopped = not await self._stoppable(answer.show(self._teller))
             if stopped:
-                self._notice("stopped\n" if self._prompt is not None else "stopped")
+                render.notice("stopped\n" if self._prompt is not None else "stopped")
             else:
                 self._account(answer.result)
         except SpecwireError as error:
@@ -225,29 +224,29 @@ class Chat:
 
     def _account(self, result: Result) -> None:
         if self._prompt is not None:
-            self._notice(account(result) + "\n")
+            render.notice(account(result) + "\n")
         else:
-            render.notice(render.summary(result, colour=self._colour))
+            render.account(result)
         if result.finish_reason == "length" and len(result.token_ids) < (
             self._state.options.max_tokens
         ):
             held = result.prompt_tokens + len(result.token_ids)
-            self._notice(
+            render.notice(
                 f"the context is full ({held} tokens), so the answer ends here: /clear forgets "
                 "the conversation, /undo takes back its last message"
             )
 
     def _explain(self, error: SpecwireError, result: Result) -> None:
         what = "the answer broke off" if result.text else "no answer"
-        self._notice(f"{what}: {error}")
+        render.notice(f"{what}: {error}")
         if isinstance(error, BadRequest) and "shorten" in str(error):
             if self._state.conversation.turns:
-                self._notice(
+                render.notice(
                     "the conversation and this message don't fit: /clear forgets the "
                     "conversation, /undo takes back its last message; nothing is lost yet"
                 )
         elif self._prompt is not None and not result.text:
-            self._notice("/retry asks again")
+            render.notice("/retry asks again")
 
     def _view(self) -> View:
         if self._screen:
@@ -255,14 +254,11 @@ class Chat:
             return TerminalView(sys.stdout, colour=self._colour, mode=mode, notice=self._once)
         return PlainView()
 
-    def _notice(self, line: str) -> None:
-        render.notice(harmless(line) if self._screen else line)  # names may hold anything
-
     def _once(self, line: str) -> None:
         """A notice that holds for each answer is told with the first."""
         if line not in self._told:
             self._told.add(line)
-            self._notice(line)
+            render.notice(line)
 
     # ----------------------------------------------------------------- ending
 
@@ -273,7 +269,7 @@ class Chat:
             self._prompt.interrupt()
         elif not self._warned and self._prompt is None and sys.stdin.isatty():
             self._warned = True
-            self._notice("\nCtrl-C again or Ctrl-D leaves")
+            render.notice("\nCtrl-C again or Ctrl-D leaves")
         elif not self._begun:  # on a terminal only a prompt leaves, once there has been one
             self._leave(_EXIT_INTERRUPTED)
 

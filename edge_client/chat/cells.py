@@ -1,4 +1,4 @@
-"""Where text ends up on a terminal: widths in cells, wrapping, and what must not reach it."""
+"""Where text ends up on a terminal: widths in cells, and wrapping."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ import re
 from prompt_toolkit.utils import get_cwidth
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
-_CONTROLS = {code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"}
-"""Control characters: a model's words must not move the cursor or answer questions for us."""
 _TAB = 8
 ELLIPSIS = "…"
-
-
-def harmless(text: str) -> str:
-    """The text without control characters, except for line ends and tabs."""
-    return text.translate(_CONTROLS)
 
 
 def width_of(text: str) -> int:

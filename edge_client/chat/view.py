@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol, TextIO
 
 from edge_client import render
 from edge_client.chat.canvas import Canvas, terminal_width
-from edge_client.chat.cells import end_of, harmless
+from edge_client.chat.cells import end_of
 from edge_client.chat.status import status_line, waiting_line
 from edge_client.options import Mode
 from edge_client.result import Status, Token
@@ -51,16 +50,16 @@ class TerminalView:
         self, stream: TextIO, *, colour: bool, mode: Mode, notice: Callable[[str], None]
     ) -> None:
         self._canvas = Canvas(stream, colour=colour)
-        self._writer = render.TokenWriter(self._canvas, colour=colour)
+        self._writer = render.TokenWriter(self._canvas, colour=colour, terminal=True)
         self._mode = mode
         self._notice = notice
         self._begun = False
         self._held: list[str] = []
 
     def write(self, token: Token) -> None:
-        """Show a token, without what would steer the terminal."""
+        """Show a token."""
         self._begun = self._begun or bool(token.text)
-        self._writer.write(replace(token, text=harmless(token.text)))
+        self._writer.write(token)
 
     def going(self, status: Status) -> None:
         """Show the status line."""
@@ -68,13 +67,12 @@ class TerminalView:
 
     def waiting(self, what: str, seconds: float) -> None:
         """Show what is waited for in place of the status line."""
-        self._canvas.status(waiting_line(what, seconds, terminal_width() - 1))
+        self._canvas.status(waiting_line(_one_line(what), seconds, terminal_width() - 1))
 
     def provisional(self, text: str) -> None:
         """Show the end of it in place of the status line."""
-        text = harmless(text).replace("\n", " ").replace("\t", " ")
         width = terminal_width() - 1
-        self._canvas.status(_LOST + end_of(text, max(width - len(_LOST), 0)))
+        self._canvas.status(_LOST + end_of(_one_line(text), max(width - len(_LOST), 0)))
 
     def tell(self, line: str) -> None:
         """Show a notice that is to stay: above the text, or after it where it has begun."""
@@ -99,7 +97,9 @@ class PlainView:
     """Text as it is on standard output; notices and waits as lines on standard error."""
 
     def __init__(self) -> None:
-        self._writer = render.TokenWriter(sys.stdout, colour=render.wants_colour(sys.stdout))
+        self._writer = render.TokenWriter(
+            sys.stdout, colour=render.wants_colour(sys.stdout), terminal=sys.stdout.isatty()
+        )
         self._said = ""
         self._again_s = 0.0
 
@@ -133,3 +133,7 @@ class PlainView:
     def end(self) -> None:
         """End the line."""
         self._writer.end()
+
+
+def _one_line(text: str) -> str:
+    return render.harmless(text).replace("\n", " ").replace("\t", " ")

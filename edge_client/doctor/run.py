@@ -69,7 +69,7 @@ class Doctor:
 
         report = self.measure(tell)
         if as_json:
-            print(json.dumps(report.to_json(), ensure_ascii=False))
+            print(render.shown(json.dumps(report.to_json(), ensure_ascii=False), sys.stdout))
         elif report.advice is not None:
             print("\n".join(["", *advice_lines(report.advice)]), flush=True)
         return report.exit_code

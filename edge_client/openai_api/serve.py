@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from edge_client import render
 from edge_client.client import EdgeClient
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.openai_api.app import Endpoint, build_app
@@ -107,7 +109,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
-        print(self._ready, flush=True)
+        print(render.shown(self._ready, sys.stdout), flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

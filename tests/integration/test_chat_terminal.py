@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from edge_client import EdgeClient, Mode
-from edge_client.chat.cells import harmless
 from edge_client.draft.llama_weights import LlamaWeights
+from edge_client.render import harmless
 from tests.support.edge import (
     ByteEncoder,
     ScriptBackend,
@@ -26,7 +26,7 @@ from tests.support.edge import (
 )
 from tests.support.processes import quickly_s
 from tests.support.terminal import Terminal
-from tests.support.tiny_models import CHAT_TEMPLATE, write_tiny_gguf
+from tests.support.tiny_models import CHAT_TEMPLATE, FULL, write_tiny_gguf
 
 COLOURS = re.compile(rb"\x1b\[[0-9;]*3[0-7]m")
 READY = "Ctrl-D leaves"
@@ -323,6 +323,25 @@ def test_keys_typed_during_an_answer_are_for_the_next_prompt(
         terminal.wait("1 answer, 60 tokens")
         before = terminal.screen.text.split("1 answer")[0]
         assert before.count("/stats") == 1  # at the prompt, not in the text
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_notices_do_not_steer_the_terminal(tiny_gguf: Path, tmp_path: Path, term: str) -> None:
+    with LlamaWeights(tiny_gguf) as weights:
+        vocabulary = weights.vocabulary
+    script = ByteEncoder().encode_text("so\x1b]0;owned\x07!")
+    backend = ScriptBackend(vocabulary, script, prompt_length=2, step_s=0.5)
+    backend.name = "na\x1b]0;owned\x07\nme"
+    other = write_tiny_gguf(tmp_path / "other.gguf", vocabulary=FULL[:-1])
+    with (
+        VerifierThread(backend, ByteEncoder()) as verifier,
+        chat(verifier, str(other), columns=200, TERM=term) as terminal,
+    ):
+        terminal.wait("/help lists" if term != "dumb" else ">")
+        terminal.send("go\r" if term != "dumb" else "go\n")
+        terminal.wait("has another vocabulary")
+        terminal.wait("so]0;owned!")
+        assert b"\x1b]0;" not in terminal.raw
 
 
 def test_waits_are_told_in_lines_where_there_is_no_terminal(tiny_gguf: Path, draft: str) -> None:

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ from tests.support.edge import (
     tiny_verifier,
 )
 from tests.support.processes import quickly_s
-from tests.support.tiny_models import CHAT_TEMPLATE, write_tiny_gguf
+from tests.support.tiny_models import CHAT_TEMPLATE, FULL, write_tiny_gguf
 
 ESCAPE = "\x1b["
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +113,17 @@ def test_quiet_and_prompts_from_standard_input(verifier: VerifierThread, draft: 
         assert (piped.returncode, piped.stdout, piped.stderr) == (0, given.stdout, "")
 
 
-def on_terminal(*args: str, **env: str) -> str:
+def on_terminal(
+    *args: str, env: Mapping[str, str] | None = None, errors_too: bool = False, code: int = 0
+) -> str:
     """What the command writes to a terminal as its standard output."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [*EDGE_CLIENT, *args],
         stdin=subprocess.DEVNULL,
         stdout=slave,
-        stderr=subprocess.PIPE,
-        env=edge_environment(**env),
+        stderr=slave if errors_too else subprocess.PIPE,
+        env=edge_environment(**(env or {})),
     ) as process:
         os.close(slave)
         shown = b""
@@ -128,7 +132,7 @@ def on_terminal(*args: str, **env: str) -> str:
                 shown += data
         os.close(master)
         process.wait(180)
-        assert process.returncode == 0
+        assert process.returncode == code
     return shown.decode("utf-8", "replace")
 
 
@@ -141,7 +145,42 @@ def test_a_terminal_gets_colours_unless_told_otherwise(
     assert f"{ESCAPE}32m" in coloured  # accepted
     assert f"{ESCAPE}36m" in coloured or f"{ESCAPE}31m" in coloured  # bonus, correction
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert ESCAPE not in on_terminal(*args, **env)
+        assert ESCAPE not in on_terminal(*args, env=env)
+
+
+OWNED = "\x1b]0;owned\x07"
+"""Would give a terminal's window another title."""
+
+
+@pytest.fixture(scope="module")
+def steering(tiny_gguf: Path) -> Iterator[VerifierThread]:
+    """A target whose text and name hold what steers a terminal."""
+    with LlamaWeights(tiny_gguf) as weights:
+        vocabulary = weights.vocabulary
+    script = ByteEncoder().encode_text(f"so{OWNED}\x9b2J")
+    backend = ScriptBackend(vocabulary, script, prompt_length=2)
+    backend.name = f"name{OWNED}"
+    with VerifierThread(backend, ByteEncoder()) as verifier:
+        yield verifier
+
+
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_neither_model_nor_verifier_steers_a_terminal(
+    steering: VerifierThread, tmp_path: Path, env: dict[str, str]
+) -> None:
+    other = write_tiny_gguf(tmp_path / "other.gguf", vocabulary=FULL[:-1])
+    for more in ((), ("--json",)):
+        args = ("generate", "go", *flags(steering, str(other)), *more)
+        shown = COLOUR.sub("", on_terminal(*args, errors_too=True, env=env))
+        assert shown.count("owned") >= 2 and OWNED[:4] not in shown and "\x9b" not in shown
+    failed = ("local", "--target", f"{OWNED}.gguf", "hello")
+    shown = on_terminal(*failed, code=1, errors_too=True, env=env)
+    assert "owned" in shown and OWNED[:4] not in shown
+
+
+def test_pipes_get_the_text_as_it_is(steering: VerifierThread) -> None:
+    done = edge_client("generate", "go", "--server", steering.address, "--draft", "none")
+    assert done.stdout == f"so{OWNED}\x9b2J\n"
 
 
 NUMBER = (int, float)

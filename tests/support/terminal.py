@@ -82,7 +82,7 @@ class Terminal:
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
-            env=edge_environment(TERM="xterm-256color", **env),
+            env=edge_environment(**{"TERM": "xterm-256color", **env}),
             start_new_session=True,
         )
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edge_client.chat.canvas import Canvas
-from edge_client.chat.cells import Cursor, cut, end_of, harmless, width_of
+from edge_client.chat.cells import Cursor, cut, end_of, width_of
 from edge_client.chat.status import account, status_line, waiting_line
 from edge_client.options import Mode
 from edge_client.result import Result, Status
@@ -39,11 +39,6 @@ def test_cut_never_exceeds(text: str) -> None:
         shown = end_of(text, width)
         assert width_of(shown) <= width
         assert shown == text or width == 0 or shown.startswith("…")
-
-
-def test_harmless_keeps_words_and_nothing_that_steers() -> None:
-    assert harmless("a\tb\nc") == "a\tb\nc"
-    assert harmless("x\x1b[2J\x1b]0;title\x07\r\x08y\x9b31m\x7f") == "x[2J]0;titley31m"
 
 
 def test_a_wide_character_that_does_not_fit_goes_to_the_next_row() -> None:

@@ -302,7 +302,7 @@ def test_when_to_colour(stream: io.StringIO, env: dict[str, str], wanted: bool) 
 
 def test_each_origin_has_its_colour() -> None:
     shown = io.StringIO()
-    writer = render.TokenWriter(shown, colour=True)
+    writer = render.TokenWriter(shown, colour=True, terminal=True)
     for position, origin in enumerate(Origin):
         writer.write(Token(1, "x", origin, position))
     writer.write(Token(None, "", Origin.BONUS, 9))  # nothing to see
@@ -311,10 +311,18 @@ def test_each_origin_has_its_colour() -> None:
     assert all("\x1b[" in part for part in parts)
 
 
+def test_harmless_keeps_words_and_nothing_that_steers() -> None:
+    assert render.harmless("a\tb\nc") == "a\tb\nc"
+    steering = "x\x1b[2J\x1b]0;title\x07\r\x08y\x9b31m\x7f"
+    assert render.harmless(steering) == "x[2J]0;titley31m"
+    assert render.shown(steering, Terminal()) == "x[2J]0;titley31m"
+    assert render.shown(steering, io.StringIO()) == steering
+
+
 def test_the_line_is_ended_once() -> None:
     for texts, wanted in ((["a", "b"], "ab\n"), (["a\n"], "a\n"), ([], ""), ([""], "")):
         shown = io.StringIO()
-        writer = render.TokenWriter(shown, colour=False)
+        writer = render.TokenWriter(shown, colour=False, terminal=False)
         for text in texts:
             writer.write(Token(1, text, Origin.BONUS, 0))
         writer.end()
