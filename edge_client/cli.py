@@ -31,6 +31,7 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    render.take_any_text()
     args = parse(argv)
     try:
         options = options_from(args)
@@ -213,8 +214,7 @@ async def _generate(
             if args.record is not None:
                 _write_record(args.record, stream.result)
     if args.json:
-        account = json.dumps(stream.result.to_json(), ensure_ascii=False)
-        print(render.shown(account, sys.stdout))
+        render.print_json(stream.result.to_json())
     elif not args.quiet:
         render.account(stream.result)
 

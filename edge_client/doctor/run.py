@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -69,7 +68,7 @@ class Doctor:
 
         report = self.measure(tell)
         if as_json:
-            print(render.shown(json.dumps(report.to_json(), ensure_ascii=False), sys.stdout))
+            render.print_json(report.to_json())
         elif report.advice is not None:
             print("\n".join(["", *advice_lines(report.advice)]), flush=True)
         return report.exit_code

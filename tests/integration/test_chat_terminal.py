@@ -325,6 +325,16 @@ def test_keys_typed_during_an_answer_are_for_the_next_prompt(
         assert before.count("/stats") == 1  # at the prompt, not in the text
 
 
+def test_a_terminal_whose_encoding_lacks_characters(slow: VerifierThread, draft: str) -> None:
+    with chat(slow, draft, "--mode", "sync", PYTHONIOENCODING="ascii") as terminal:
+        terminal.wait(READY)
+        terminal.send("go\r")
+        terminal.wait("word after word ?????")
+        terminal.wait(" ? RTT ")  # the dots of the status line
+        terminal.send("\x03")
+        terminal.wait("stopped")
+
+
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 def test_notices_do_not_steer_the_terminal(tiny_gguf: Path, tmp_path: Path, term: str) -> None:
     with LlamaWeights(tiny_gguf) as weights:

@@ -117,6 +117,15 @@ def test_all_is_well(verifier: VerifierThread, draft: str) -> None:
     assert verifier.attached == 0
 
 
+def test_an_encoding_that_lacks_characters_ends_nothing(
+    verifier: VerifierThread, draft: str
+) -> None:
+    args = ("doctor", "--server", verifier.address, "--draft", draft, "--threads", "1")
+    done = edge_client(*args, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "? 0." in done.stdout and "will run: " in done.stdout
+
+
 def test_the_json_object_has_every_key(verifier: VerifierThread, draft: str) -> None:
     code, report, said = doctor(verifier.address, draft)
     assert (code, said) == (0, "")

@@ -183,6 +183,20 @@ def test_pipes_get_the_text_as_it_is(steering: VerifierThread) -> None:
     assert done.stdout == f"so{OWNED}\x9b2J\n"
 
 
+def test_an_encoding_that_lacks_characters_ends_nothing(tiny_gguf: Path) -> None:
+    with LlamaWeights(tiny_gguf) as weights:
+        vocabulary = weights.vocabulary
+    backend = ScriptBackend(vocabulary, ByteEncoder().encode_text("caf\u00e9 漢"), prompt_length=2)
+    with VerifierThread(backend, ByteEncoder()) as verifier:
+        args = ("--server", verifier.address, "--drafts", "lookup", "--draft", "none")
+        for command, text in (("generate", "go"), ("chat", "go\n")):
+            done = edge_client(command, *args, text=text, PYTHONIOENCODING="ascii")
+            assert (done.returncode, done.stdout) == (0, "caf? ?\n"), done.stderr
+            assert "tokens in" in done.stderr
+        done = edge_client("generate", "go", *args, "--json", PYTHONIOENCODING="ascii")
+        assert json.loads(done.stdout)["text"] == "caf\u00e9 漢"
+
+
 NUMBER = (int, float)
 KEYS: dict[str, Any] = {
     "text": str,
