@@ -11,7 +11,7 @@ from edge_client.doctor.measured import Measured
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.source import DraftRules, ModelSource
-from edge_client.options import GenerateOptions, Mode
+from edge_client.options import GenerateOptions, Mode, Verification
 from specwire.v1 import verifier_pb2 as pb
 
 
@@ -61,7 +61,7 @@ def draft_time(
     size = len(weights.vocabulary)
     rules = DraftRules(
         params=options.sampling,
-        mode=pb.VERIFICATION_MODE_REJECTION,
+        mode=options.rule,
         seed=1,
         size=size,
         padding_ids=weights.vocabulary.padding_ids,
@@ -90,12 +90,16 @@ async def acceptance(
 ) -> None:
     """Measure the acceptance rate on short answers, which wait for each verdict.
 
+    Drafts and verifies by the rule that `options` will run with, whatever their mode.
+
     Raises:
         SpecwireError: the verifier refused, or can't be reached any more.
     """
+    coupled = options.rule == pb.VERIFICATION_MODE_COUPLED
     asked = replace(
         options,
         mode=Mode.SYNC,
+        verification=Verification.COUPLED if coupled else Verification.REJECTION,
         gamma=min(options.gamma or _GAMMA, _GAMMA),
         window=None,
         max_tokens=max(1, min(ANSWER_TOKENS, context // 4)),

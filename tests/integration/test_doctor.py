@@ -14,8 +14,11 @@ from cloud_verifier.security import Access
 from cloud_verifier.server import VerifierServer
 from cloud_verifier.tls import ServerTls, TlsFiles
 from cloud_verifier.tokens import add_token
+from edge_client import EdgeClient, Mode, Result
+from edge_client.doctor.drafting import acceptance
+from edge_client.doctor.measured import Measured
 from tests.support.certificates import Authority
-from tests.support.edge import VerifierThread, edge_client, tiny_verifier
+from tests.support.edge import VerifierThread, asking, edge_client, tiny_verifier
 from tests.support.serving import tiny_target
 from tests.support.tiny_models import CHAT_TEMPLATE, FULL, write_tiny_gguf
 
@@ -172,6 +175,31 @@ def test_a_mode_that_is_asked_for(verifier: VerifierThread, draft: str) -> None:
     _, report, _ = doctor(verifier.address, draft, "--mode", "stream")
     assert report["expected"]["way"] == "stream"
     assert report["expected"]["why"] == "--mode stream asks for no drafts"
+
+
+class RuleClient(EdgeClient):
+    """Remembers by which rule its answers were verified."""
+
+    rules: set[str]
+
+    async def complete(self, *args: Any, **asked: Any) -> Result:
+        result = await super().complete(*args, **asked)
+        self.rules.add(result.verification)
+        return result
+
+
+@pytest.mark.parametrize("mode", list(Mode)[:4])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+async def test_acceptance_is_measured_by_the_rule_that_will_run(
+    verifier: VerifierThread, draft: str, mode: Mode, temperature: float
+) -> None:
+    options = asking(mode=mode, temperature=temperature)
+    async with RuleClient(verifier.address, draft=draft, threads=1) as client:
+        client.rules = set()
+        await acceptance(client, options, Measured(), chat=True, context=256)
+        used = set(client.rules)
+        await client.complete("Hello", options=options)
+        assert used == client.rules
 
 
 def test_nobody_listens(draft: str) -> None:
