@@ -264,6 +264,7 @@ class Route:
     ) -> RouteStream:
         """Enter a call and wait for its Opened; on `stack` if it comes."""
         most_s = timing.CONNECT_S + size / timing.SLOWEST_BYTE_S
+        connection = verifier.link.connection
         try:
             async with AsyncExitStack() as trial:
                 try:
@@ -271,7 +272,7 @@ class Route:
                         stream = await trial.enter_async_context(call)
                         frame = await stream.receive()
                 except TimeoutError:
-                    await verifier.link.renew()
+                    await verifier.link.renew(connection)
                     raise Unanswered(
                         f"the verifier at {verifier.server} did not open the session "
                         f"within {most_s:.3g} s"

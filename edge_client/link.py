@@ -94,15 +94,27 @@ class Link:
             SpecwireError: it can't be reached, or refuses.
         """
         self._served = None
+        connection = self.connection
         try:
             with _translated(self.server):
-                self._served = await self._stub.Describe(
+                self._served = await self._calls.Describe(
                     pb.DescribeRequest(), timeout=CONNECT_S, metadata=self._metadata
                 )
         except Unanswered:
-            await self.renew()
+            await self.renew(connection)
             raise
         return self._served
+
+    @property
+    def connection(self) -> object:
+        """What calls begun now go over; another once it was renewed."""
+        return self._channel
+
+    @property
+    def _calls(self) -> rpc.VerifierAsyncStub:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        return self._stub
 
     @property
     def known(self) -> pb.DescribeResponse | None:
@@ -115,15 +127,16 @@ class Link:
         """What is known may be out of date: the verifier may have been replaced."""
         self._served = None
 
-    async def renew(self) -> None:
-        """Nobody answers on the connection there is: make another for what follows.
+    async def renew(self, silent: object) -> None:
+        """Nobody answers on the connection `silent`: make another for what follows.
 
         gRPC would find out by itself, but only once the connection is silent for its
-        keepalive's time. Streams that are open stay on the old one.
+        keepalive's time. Streams that are open stay on the old one. Where that was done
+        already, by another call that waited in vain, nothing happens.
         """
-        self._served = None
-        if self._closed:
+        if self._closed or silent is not self._channel:
             return
+        self._served = None
         self._retired.append(self._channel)
         self._channel = self._credentials.channel(self.server, self._options)
         self._stub = rpc.VerifierStub(self._channel)
@@ -133,7 +146,7 @@ class Link:
     @asynccontextmanager
     async def decode(self, first: pb.EdgeFrame) -> AsyncIterator[Stream]:
         """A session's stream, begun with `first`; cancelled on leaving."""
-        call = self._stub.Decode(metadata=self._metadata)
+        call = self._calls.Decode(metadata=self._metadata)
         try:
             stream = Stream(call, self.server)
             await stream.send(first)
@@ -144,7 +157,7 @@ class Link:
     @asynccontextmanager
     async def generate(self, opening: pb.Open) -> AsyncIterator[Stream]:
         """A plain token stream; cancelled on leaving."""
-        call = self._stub.Generate(opening, metadata=self._metadata)
+        call = self._calls.Generate(opening, metadata=self._metadata)
         try:
             yield Stream(call, self.server, bytes_up=opening.ByteSize())
         finally:
@@ -223,6 +236,12 @@ def _translated(server: str) -> Iterator[None]:
     """Turn gRPC's errors into ours."""
     try:
         yield
+    except asyncio.CancelledError as error:
+        # So gRPC tells of a call whose channel was closed under it, too.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise LinkError(f"the connection to {server} was replaced") from error
     except grpc.aio.AioRpcError as error:
         # Pair by pair: older gRPC's metadata can't be made a dict in one go.
         trailing = {str(key): value for key, value in error.trailing_metadata() or ()}

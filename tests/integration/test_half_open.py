@@ -14,6 +14,7 @@ import pytest
 
 from edge_client import EdgeClient, Mode
 from edge_client import link as link_module
+from edge_client.failover import FailoverLink
 from specwire.errors import BadRequest, LinkError, VersionMismatch
 from specwire.limits import Limits
 from tests.support.edge import VerifierThread, asking, settled, tiny_verifier, until
@@ -271,6 +272,59 @@ async def test_a_link_that_stays_dead_is_given_up(
         with pytest.raises(LinkError):
             await settled(read(), 60)
         await case.client.aclose()
+
+
+async def test_requests_that_time_out_together_replace_the_connection_once(
+    verifier: VerifierThread, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "CONNECT_S", 0.5)
+    async with RoughLink(verifier.address) as link:
+        case = Case(verifier, link, folder)
+        stream = case.client.stream(PROMPT, options=asking(TOKENS, mode=Mode.STREAM))
+        tokens = aiter(stream)
+        await anext(tokens)
+        link.stall()
+        others = [
+            asyncio.create_task(case.client.complete(PROMPT, options=asking(3))) for _ in range(6)
+        ]
+        await asyncio.sleep(0.8)
+        link.flow()
+        async for _ in tokens:
+            pass
+        results = await settled(asyncio.gather(*others))
+        assert [len(result.token_ids) for result in results] == [3] * len(others)
+        assert len(stream.result.token_ids) == TOKENS
+        assert stream.result.reconnections == 0 and link.accepted == 2
+        await case.client.aclose()
+
+
+async def test_a_generation_goes_on_when_its_connection_is_closed_for_newer_ones(
+    verifier: VerifierThread, folder: Path
+) -> None:
+    async with RoughLink(verifier.address) as link:
+        case = Case(verifier, link, folder)
+        stream = case.client.stream(PROMPT, options=asking(TOKENS))
+        way = case.client._link()
+        assert isinstance(way, FailoverLink)
+        grpc_link = way._verifiers[0].link
+        async for token in stream:
+            if token.position == 20:
+                for _ in range(link_module._MOST_RETIRED + 1):
+                    await grpc_link.renew(grpc_link.connection)
+        assert len(stream.result.token_ids) == TOKENS and stream.result.reconnections == 1
+        await case.client.aclose()
+
+
+async def test_closing_the_client_ends_what_it_still_generates(
+    verifier: VerifierThread, folder: Path
+) -> None:
+    client = EdgeClient(verifier.address, notify=lambda _: None)
+    tokens = aiter(client.stream(PROMPT, options=asking(TOKENS, mode=Mode.STREAM)))
+    await anext(tokens)
+    await client.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        async for _ in tokens:
+            pass
 
 
 # ── long streams and idle links (G6, D4) ─────────────────────────────────────────────
