@@ -97,6 +97,7 @@ class Chat:
         self._lines = LineReader(sys.stdin.fileno())
         if self._screen and sys.stdin.isatty():
             self._prompt = Prompt(self._history(history), colour=self._colour)
+        self._piped = self._prompt is None and not sys.stdin.isatty()
         self._main: asyncio.Task[Any] | None = None
         self._answer: asyncio.Task[None] | None = None
         self._begun = False
@@ -161,7 +162,7 @@ class Chat:
             except Leave:
                 self.code = _EXIT_INTERRUPTED
                 return
-            self._warned = False
+            self._warned = self._warned and self._piped
             outcome = interpret(self._state, text.strip())
             self._say(outcome)
             if outcome.leave:
@@ -194,8 +195,11 @@ class Chat:
         try:
             stopped = not await self._stoppable(answer.show(self._teller))
             if stopped:
-                render.notice("stopped\n" if self._prompt is not None else "stopped")
+                again = "; Ctrl-C again ends the chat" if self._piped else ""
+                room = "\n" if self._prompt is not None else ""
+                render.notice(f"stopped{again}{room}")
             else:
+                self._warned = False
                 self._account(answer.result)
         except SpecwireError as error:
             stopped = True
@@ -263,8 +267,9 @@ class Chat:
     # ----------------------------------------------------------------- ending
 
     def _interrupt(self) -> None:
-        if self._answer is not None:
+        if self._answer is not None and not (self._piped and self._warned):
             self._answer.cancel()
+            self._warned = self._piped  # where nobody types, the next message comes by itself
         elif self._prompt is not None and self._prompt.asks:
             self._prompt.interrupt()
         elif not self._warned and self._prompt is None and sys.stdin.isatty():

@@ -487,3 +487,21 @@ def test_an_interrupt_stops_the_answer_alone(slow: VerifierThread, draft: str) -
         os.close(master)
     assert process.returncode == 0
     assert b"stopped" in said and b"Traceback" not in said
+
+
+def test_two_interrupts_end_a_piped_chat_while_it_answers(slow: VerifierThread, draft: str) -> None:
+    process = begin("chat", *flags(slow, draft), "--max-tokens", "2000", stdin=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    try:
+        process.stdin.write(b"go\n" * 50)
+        process.stdin.flush()
+        assert process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        while b"stopped; Ctrl-C again" not in process.stderr.readline():
+            pass
+        assert process.stdout.read(60)  # the next message's answer
+        code, seconds, said = interrupted(process)
+    finally:
+        process.kill()
+    assert code == 130 and "Traceback" not in said
+    assert seconds < quickly_s()
