@@ -377,7 +377,8 @@ class Generation:
     def _on_draft_failed(self, error: Exception) -> None:
         self._draft_failed = True
         self._notify(f"the draft failed ({error}); going on without it")
-        self._machine.stop_drafting()
+        if self._steering is not None:
+            self._steering.draft_lost()
         self._pump()
 
     async def _write(self, stream: TargetStream, outgoing: asyncio.Queue[pb.Proposal]) -> None:

@@ -87,6 +87,7 @@ class Steering:
         self._probing = False
         self._exhausted = 0  # times in a row
         self._patience = PROBE_AFTER
+        self._lost = False
         self.record: list[dict[str, Any]] | None = None
         """What was measured, in order, for whoever puts a list here; see docs/cli.md."""
         self.plan = self._first_plan()
@@ -143,6 +144,12 @@ class Steering:
         elif self._exhausted == _OFTEN:
             self._machine.steer(self._machine.drafting, pb.PACING_RUN_AHEAD)
 
+    def draft_lost(self) -> None:
+        """No draft will come any more: let the cloud go on alone, for good."""
+        self._lost = True
+        self.plan = Plan(Way.STREAM, 0, 1)
+        self._apply()
+
     def verdict(self, verdict: pb.Verdict, now: float) -> None:
         """A verdict has come, and the session has taken it."""
         forward = verdict.forward_us / 1e6
@@ -192,6 +199,8 @@ class Steering:
     # ------------------------------------------------------------------ choice
 
     def _reconsider(self) -> None:
+        if self._lost:
+            return
         if self.plan.way is Way.STREAM and not self._probing:
             if self._committed >= self._patience:
                 self._patience = PROBE_AFTER

@@ -537,14 +537,6 @@ class EdgeSession:
         """
         self._tell_at_once = at_once
         self.drafting = drafting
-        self._set_pacing(pacing)
-
-    def stop_drafting(self) -> None:
-        """No draft will come any more: let the cloud run ahead instead of waiting."""
-        self.drafting = replace(self.drafting, gamma=0)
-        self._set_pacing(pb.PACING_RUN_AHEAD)
-
-    def _set_pacing(self, pacing: pb.Pacing) -> None:
         if self.request.pacing != pacing:
             self.request = replace(self.request, pacing=pacing)
             self._pacing_switched = True

@@ -352,7 +352,7 @@ class Driver:
         if faults.repeat and self.old and self.connected and draw() < faults.repeat:
             self.cloud.receive(self.choose.choice(self.old))
         if faults.stop and draw() < faults.stop:
-            self.edge.stop_drafting()
+            self.edge.steer(Drafting(0), pb.PACING_RUN_AHEAD)
             self._pump()
 
     def _cut(self) -> None:

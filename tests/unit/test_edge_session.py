@@ -239,7 +239,7 @@ def test_k6_the_last_position_is_never_drafted() -> None:
 def test_a_draft_that_failed_lets_the_cloud_run_ahead() -> None:
     edge = edge_of(PIPELINE)
     feed(edge, 3)
-    edge.stop_drafting()
+    edge.steer(Drafting(0), RUN_AHEAD)
     proposal = edge.next_proposal()
     assert proposal is not None
     assert (proposal.pacing, list(proposal.tokens), proposal.continues) == (RUN_AHEAD, [], False)
@@ -264,7 +264,7 @@ def test_waiting_is_told_with_the_next_drafts_or_at_once(at_once: bool) -> None:
 
 def test_a_switched_pacing_is_told_again_after_a_cut() -> None:
     edge = edge_of(SYNC)
-    edge.stop_drafting()
+    edge.steer(Drafting(0), RUN_AHEAD)
     assert edge.next_proposal() is not None
     edge.on_opened(opened())
     proposal = edge.next_proposal()

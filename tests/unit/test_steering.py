@@ -1,0 +1,129 @@
+"""Steering at work: both state machines, a policy between them, and drafts that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from edge_client.options import GenerateOptions, Mode
+from edge_client.policy.estimates import LinkEstimates
+from edge_client.policy.speed import Way
+from edge_client.steering import Steering
+from specwire.cloud_session import CloudSession, Outcome
+from specwire.edge_session import Drafting, EdgeSession
+from specwire.limits import Limits
+from specwire.qrow import point_row
+from specwire.request import SessionRequest, read_open
+from specwire.sampling import SamplingParams
+from specwire.v1 import verifier_pb2 as pb
+from tests.support.tables import table_vocabulary
+
+SIZE = 16
+LIMITS = Limits(context=4096)
+TOKENS = 400
+TARGET_S, DRAFT_S, RTT_S = 0.05, 0.002, 0.001
+
+
+def target_token(position: int) -> int:
+    return position * 7 % SIZE
+
+
+class Pair:
+    """A session at both ends, the edge steered, played until nothing can happen any more.
+
+    draft: the draft's token at a position; None where it has nothing to say.
+    """
+
+    def __init__(
+        self, mode: Mode, draft: Callable[[int], int | None], *, taking_turns: bool = False
+    ) -> None:
+        options = GenerateOptions(
+            mode=mode, max_tokens=TOKENS, sampling=SamplingParams(temperature=0.0)
+        )
+        self.draft = draft
+        self.drafting = True
+        self.opening = pb.Open(
+            protocol_version=1,
+            ids={"ids": [1, 2]},
+            seed=1,
+            sampling=options.sampling.to_proto(),
+            max_tokens=TOKENS,
+            mode=options.rule,
+            pacing=options.pacing,
+        )
+        self.now = 0.0
+        self.edge = EdgeSession(self._request(self.opening), Drafting(gamma=0))
+        self.steering = Steering(
+            self.edge,
+            mode=mode,
+            gamma=None,
+            window=None,
+            limits=LIMITS,
+            link=LinkEstimates(taking_turns=taking_turns),
+        )
+        self.restart(self.opening)
+
+    @staticmethod
+    def _request(frame: pb.Open) -> SessionRequest:
+        vocabulary = table_vocabulary(SIZE, frozenset())
+        return read_open(frame, [1, 2], seed=1, vocabulary=vocabulary, limits=LIMITS)
+
+    def restart(self, frame: pb.Open) -> None:
+        """A verifier that knows nothing is told of the session."""
+        self.cloud = CloudSession(self._request(frame), table_vocabulary(SIZE, frozenset()), LIMITS)
+        self.edge.on_opened(self.cloud.opened(b"session", "table", with_prompt=False))
+        self.steering.opened()
+
+    def lose_draft(self) -> None:
+        self.drafting = False
+        self.steering.draft_lost()
+
+    def step(self) -> bool:
+        """One thing happens; False if nothing can."""
+        while (proposal := self.edge.next_proposal()) is not None:
+            self.steering.sent(proposal, self.now)
+            self.cloud.receive(proposal)
+        if (wanted := self.edge.draft_wanted()) is not None and self.drafting:
+            self.now += DRAFT_S
+            token = self.draft(wanted.start)
+            if token is None:
+                self.edge.draft_exhausted(wanted.chain)
+                self.steering.exhausted()
+            else:
+                chance = self.steering.drafted(0.9, DRAFT_S)
+                self.edge.add_draft(wanted.chain, token, point_row(token), chance=chance)
+            return True
+        work = self.cloud.next_work()
+        if work is None:
+            return False
+        right = [target_token(work.start + i) for i in range(len(work.tokens) + 1)]
+        agreed = np.array(work.tokens, int) == np.array(right[:-1], int)
+        accepted = int(np.logical_and.accumulate(agreed).sum())
+        self.now += TARGET_S + RTT_S
+        outcome = Outcome(accepted, right[accepted], forward_us=int(TARGET_S * 1e6))
+        for frame in self.cloud.complete(work, outcome):
+            if frame.HasField("verdict"):
+                self.edge.on_verdict(frame.verdict)
+                self.steering.verdict(frame.verdict, self.now)
+            else:
+                self.edge.on_finished(frame.finished)
+        return True
+
+    def play(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until the session has ended, or `until` says so; nobody may wait for ever."""
+        while self.edge.finished is None and not until():
+            assert self.step(), f"both ends wait at {self.edge.frontier}"
+
+
+@pytest.mark.parametrize("taking_turns", [False, True])
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD])
+@pytest.mark.parametrize("at", [2, 40])
+def test_a_draft_that_fails_is_not_waited_for(mode: Mode, taking_turns: bool, at: int) -> None:
+    pair = Pair(mode, target_token, taking_turns=taking_turns)
+    pair.play(lambda: pair.edge.frontier >= at)
+    pair.lose_draft()
+    pair.play()
+    assert pair.steering.plan.way is Way.STREAM and pair.edge.drafting.gamma == 0
+    assert pair.edge.request.pacing == pb.PACING_RUN_AHEAD
