@@ -210,7 +210,9 @@ class Chat:
                 raise
         finally:
             state.tally.add(answer.result)
-            state.conversation.answered(user, answer.result.text, stopped=stopped)
+            kept = state.conversation.answered(user, answer.result.text, stopped=stopped)
+            if kept and self.code is None:
+                render.notice("the earlier answer stays part of the conversation")
 
     async def _stoppable(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work came to its end, rather than being stopped by Ctrl-C."""

@@ -119,7 +119,7 @@ def _system(state: ChatState, argument: str) -> Outcome:
 def _retry(state: ChatState, argument: str) -> Outcome:
     conversation = state.conversation
     answered = conversation.unanswered is None
-    user = conversation.undo()
+    user = conversation.retry()
     if user is None:
         return Outcome(say=("there is no message to answer again",))
     say: tuple[str, ...] = ()

@@ -29,12 +29,14 @@ class Conversation:
     """Turns that are complete: each message with the answer that was seen.
 
     system: the system message; None for none. unanswered: the last message, if nothing
-    came of it; it is no part of the conversation.
+    came of it; it is no part of the conversation. earlier: the last turn, while its
+    message is answered again.
     """
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     unanswered: str | None = None
+    earlier: Turn | None = None
 
     def messages(self, user: str) -> list[tuple[str, str]]:
         """(role, content) pairs that ask for an answer to `user`."""
@@ -43,18 +45,35 @@ class Conversation:
             pairs += [("user", turn.user), ("assistant", turn.assistant)]
         return [*pairs, ("user", user)]
 
-    def answered(self, user: str, assistant: str, *, stopped: bool = False) -> None:
-        """Take in an answer. An empty one leaves the conversation as it was."""
+    def answered(self, user: str, assistant: str, *, stopped: bool = False) -> bool:
+        """Take in an answer. An empty one leaves the conversation as it was.
+
+        Returns whether that kept an earlier answer to the same message.
+        """
+        earlier, self.earlier = self.earlier, None
+        self.unanswered = None
         if assistant:
             self.turns.append(Turn(user, assistant, stopped))
-            self.unanswered = None
+        elif earlier is not None:
+            self.turns.append(earlier)
+            return True
         else:
             self.unanswered = user
+        return False
 
     def clear(self) -> None:
         """Forget everything but the system message."""
         self.turns.clear()
         self.unanswered = None
+
+    def retry(self) -> str | None:
+        """The last message, to be answered again; None if there is none.
+
+        Its answer comes back if that leads to none.
+        """
+        if self.unanswered is None and self.turns:
+            self.earlier = self.turns[-1]
+        return self.undo()
 
     def undo(self) -> str | None:
         """Take back the last message and its answer; returns the message, None if none is left."""

@@ -292,6 +292,27 @@ def test_a_verifier_that_comes_later(tiny_gguf: Path, draft: str) -> None:
             assert terminal.exit_code() == 0
 
 
+def test_a_retry_that_fails_keeps_the_earlier_answer(
+    tiny_gguf: Path, draft: str, tmp_path: Path
+) -> None:
+    saved = tmp_path / "talk.json"
+    with (
+        tiny_verifier(tiny_gguf) as verifier,
+        chat(verifier, draft, "--max-tokens", "3") as terminal,
+    ):
+        terminal.wait(READY)
+        terminal.send("hello\r")
+        terminal.wait("tokens/s")
+        verifier.stop()
+        terminal.send("/retry\r")
+        terminal.wait("no answer: ")
+        terminal.wait("the earlier answer stays")
+        terminal.send(f"/save {saved}\r")
+        terminal.wait("1 message")
+    (turn,) = json.loads(saved.read_text())["turns"]
+    assert turn["user"] == "hello" and turn["assistant"]
+
+
 def test_ctrl_c_while_nobody_answers(draft: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

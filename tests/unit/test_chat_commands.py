@@ -107,6 +107,19 @@ def test_a_message_without_an_answer_is_no_part_of_the_conversation(state: ChatS
     assert state.conversation.turns == [Turn("a", "b")]
 
 
+def test_a_retry_that_fails_keeps_the_answer(state: ChatState) -> None:
+    talk(state, ("a", "b"))
+    assert interpret(state, "/retry").ask == "a"
+    assert state.conversation.messages("a") == [("system", "Be brief."), ("user", "a")]
+    assert state.conversation.answered("a", "")
+    assert state.conversation.turns == [Turn("a", "b")]
+    interpret(state, "/retry")
+    assert not state.conversation.answered("a", "c")
+    assert state.conversation.turns == [Turn("a", "c")]
+    assert not state.conversation.answered("d", "")
+    assert interpret(state, "/retry").ask == "d"
+
+
 def test_retry_with_a_fixed_seed_says_what_to_expect(state: ChatState) -> None:
     for change in ("/set seed 7", "/set temperature 0"):
         talk(state, ("a", "b"))
