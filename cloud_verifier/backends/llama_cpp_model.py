@@ -14,6 +14,7 @@ from typing import Any
 
 from cloud_verifier.backends.llama_cpp import Llama, cause_of, load_llama
 from specwire.errors import ModelError
+from specwire.llama_params import model_params
 from specwire.llama_vocabulary import (
     chat_template,
     metadata,
@@ -40,7 +41,7 @@ class LlamaCppModel:
         _check_file(path)
         self.llama: Llama = load_llama()
         api = self.llama.api
-        params = api.llama_model_default_params()
+        params = model_params(api)
         self.on_gpu = _place(api, params, device)
         with self.llama.listening() as errors:
             handle = api.llama_model_load_from_file(os.fsencode(path), params)

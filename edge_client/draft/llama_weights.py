@@ -18,6 +18,7 @@ from edge_client.draft.gguf_file import check_gguf
 from edge_client.draft.llama_api import Llama, cause_of, load_llama
 from edge_client.draft.threads import default_threads
 from specwire.errors import ModelError
+from specwire.llama_params import model_params
 from specwire.llama_vocabulary import (
     chat_template,
     metadata,
@@ -56,7 +57,7 @@ class LlamaWeights:
         self.path = Path(path)
         check_gguf(self.path)
         llama = load_llama()
-        params = llama.api.llama_model_default_params()
+        params = model_params(llama.api)
         params.n_gpu_layers = gpu_layers
         with llama.log.capture() as errors:
             handle = llama.api.llama_model_load_from_file(os.fsencode(self.path), params)

@@ -10,17 +10,17 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 
+from specwire.llama_params import model_params
+
 
 def bare_greedy(
     path: Path, prompt: Sequence[int], count: int, *, threads: int = 1, context: int = 256
 ) -> tuple[list[int], float]:
     """Greedy ids after the prompt, a token at a time, and the seconds that the tokens took.
 
-    Ends early after an end token. All settings are llama.cpp's own.
+    Ends early after an end token. All settings but one are llama.cpp's own.
     """
-    model = llama_cpp.llama_model_load_from_file(
-        str(path).encode(), llama_cpp.llama_model_default_params()
-    )
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params(llama_cpp))
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_threads, params.n_threads_batch = context, threads, threads
     state = llama_cpp.llama_init_from_model(model, params)
