@@ -133,7 +133,8 @@ class _Chain:
     `id` is what the cloud knows it by, `drafted_as` what the drafting side does: the
     rest of a chain can be sent as a new one while it is still being drafted. `root` is
     where drafting began. `chance` is that all of what is not sent yet is accepted. What
-    was drafted without a link, up to `tail`, is sent at once.
+    was drafted without a link, up to `tail`, is sent at once. `exhausted_at` is the position
+    at which the draft had nothing to say.
     """
 
     id: int
@@ -146,6 +147,7 @@ class _Chain:
     sent: int = 0
     chance: float = 1.0
     tail: int = 0
+    exhausted_at: int = -1
     ended: bool = False  # holds an end token
 
     @property
@@ -184,7 +186,6 @@ class EdgeSession:
         self._old_chains: dict[int, _Chain] = {}
         self._asked_at = -1  # position of the last empty proposal
         self._number = 0
-        self._exhausted_at = -1  # the draft had nothing to say at this position
         self._pacing_switched = False
         self._pacing_told = True  # the cloud knows the pacing in self.request
         self._tell_at_once = False
@@ -248,6 +249,7 @@ class EdgeSession:
         """
         frame = pb.Open()
         frame.CopyFrom(opening)
+        frame.pacing = self.request.pacing
         frame.ids.ids[:] = self.request.prompt
         frame.seed = self.request.seed
         frame.committed.ids[:] = self._output
@@ -300,8 +302,9 @@ class EdgeSession:
         if self._offline:
             # How much there is depends on when the link came back, not on what was drawn.
             self._offline, self._chain.tail = 0, self._chain.end
-        # A switch may have been lost on the way, and a rebuilt session begins as the first did.
+        # A switch may have been lost on the way, and it may have arrived.
         self._pacing_told = not self._pacing_switched
+        self._may_wait = self._pacing_switched or self.request.pacing != pb.PACING_RUN_AHEAD
         # How much of the chain has arrived is unknown: what is left begins a new one.
         self._settle(frame.highest_chain, resend=True)
         return news
@@ -447,7 +450,7 @@ class EdgeSession:
         if self._over or not self.opened:
             return None
         chain, gamma = self._chain, self.drafting.gamma
-        if chain.end == self._exhausted_at:
+        if chain.end == chain.exhausted_at:
             return None
         if self._offline:
             room = 0 if chain.ended else self._offline - (chain.end - self.frontier)
@@ -506,7 +509,7 @@ class EdgeSession:
         was drawn last, or that token's arrival in time would.
         """
         if chain == self._chain.drafted_as:
-            self._exhausted_at = self._chain.end
+            self._chain.exhausted_at = self._chain.end
 
     def go_offline(self, most: int, gamma: int) -> None:
         """The link is lost, and may be for long: draft up to `most` tokens beyond the frontier.

@@ -225,6 +225,16 @@ def test_a_draft_with_nothing_to_say_sends_what_there_is_and_then_asks(
     assert edge.draft_wanted() is not None  # at the next position it is asked anew
 
 
+def test_a_draft_that_was_exhausted_in_one_chain_is_asked_in_the_next() -> None:
+    edge = edge_of(SYNC, pacing=RUN_AHEAD)
+    feed(edge, 3, 4)
+    edge.draft_exhausted(edge._chain.id)
+    assert edge.draft_wanted() is None
+    verdict(edge, 0, 8, chain=0)
+    feed(edge, 5)
+    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 4, 2)
+
+
 def test_k6_the_last_position_is_never_drafted() -> None:
     edge = edge_of(SYNC, is_open=False)
     edge.on_opened(opened(max_frontier=5))

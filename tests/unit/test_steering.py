@@ -127,3 +127,32 @@ def test_a_draft_that_fails_is_not_waited_for(mode: Mode, taking_turns: bool, at
     pair.play()
     assert pair.steering.plan.way is Way.STREAM and pair.edge.drafting.gamma == 0
     assert pair.edge.request.pacing == pb.PACING_RUN_AHEAD
+
+
+def test_a_session_rebuilt_before_the_cloud_heard_that_it_may_wait_goes_on() -> None:
+    silent = False
+    pair = Pair(Mode.SYNC, lambda position: None if silent else target_token(position))
+    pair.play(lambda: pair.edge.frontier >= 40)
+    silent = True
+    pair.play(lambda: pair.cloud.pacing == pb.PACING_RUN_AHEAD)
+    # The draft speaks again; the cloud would hear of it with the next proposal.
+    pair.steering.drafted(0.9, DRAFT_S)
+    frame = pair.edge.rebuild_frame(pair.opening)
+    assert frame.pacing == pb.PACING_WAIT
+    pair.restart(frame)
+    pair.play()
+
+
+def test_a_session_resumed_while_it_is_unknown_what_the_cloud_heard_goes_on() -> None:
+    silent = False
+    pair = Pair(Mode.SYNC, lambda position: None if silent else target_token(position))
+    pair.play(lambda: pair.edge.frontier >= 40)
+    silent = True
+    # That the cloud is to run ahead is sent, and lost with the link.
+    pair.play(lambda: pair.edge.request.pacing == pb.PACING_RUN_AHEAD)
+    while pair.edge.next_proposal() is not None:
+        pass
+    pair.edge.on_opened(pair.cloud.resumed(pair.edge.frontier, b"session", "table"))
+    pair.steering.opened()
+    pair.steering.drafted(0.9, DRAFT_S)
+    pair.play()
