@@ -181,6 +181,13 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="holds the key that callers must show (or set SPECWIRE_API_KEY; default: none)",
     )
     group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let callers without a key name this host too, where a proxy passes theirs on; repeat",
+    )
+    group.add_argument(
         "--allow-origin",
         action="append",
         default=[],

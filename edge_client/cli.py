@@ -148,6 +148,7 @@ def _serve(
         port,
         server=", ".join(args.server),
         key=read_key(args.api_key_file, os.environ),
+        names=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
         insecure=args.insecure,
         sessions=args.sessions,

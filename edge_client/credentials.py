@@ -76,7 +76,7 @@ class Credentials:
 def is_loopback(server: str) -> bool:
     """Whether HOST:PORT is this machine itself."""
     host = server.rpartition(":")[0].strip("[]")
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

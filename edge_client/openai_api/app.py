@@ -146,7 +146,12 @@ class Endpoint:
 
 
 def build_app(
-    endpoint: Endpoint, *, key: str | None, host: str, origins: Sequence[str]
+    endpoint: Endpoint,
+    *,
+    key: str | None,
+    host: str,
+    names: Sequence[str],
+    origins: Sequence[str],
 ) -> Starlette:
     """The application; arguments as those of `Guard`."""
     posts: dict[str, Handler] = {
@@ -158,7 +163,7 @@ def build_app(
         "/v1/models/{id:path}": endpoint.model,
         "/health": endpoint.health,
     }
-    middleware = [Middleware(Guard, key=key, host=host, origins=origins)]
+    middleware = [Middleware(Guard, key=key, host=host, names=names, origins=origins)]
     if origins:
         cors = Middleware(
             CORSMiddleware,

@@ -31,13 +31,23 @@ class Guard:
         app: what is guarded.
         key: what callers must show; None asks for none, and then guards against browsers.
         host: the address that is listened on.
+        names: of this endpoint, beside that.
         origins: of web pages that may use it; "*" means all.
     """
 
-    def __init__(self, app: ASGIApp, *, key: str | None, host: str, origins: Sequence[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: str | None,
+        host: str,
+        names: Sequence[str],
+        origins: Sequence[str],
+    ) -> None:
         self._app = app
         self._key = None if key is None else key.encode()
         self._host = host
+        self._names = frozenset(_same(name) for name in ("localhost", host, *names))
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,11 +70,12 @@ class Guard:
 
     def _check_host(self, host: str) -> None:
         name = host_name(host)
-        if name in ("localhost", self._host) or _is_address(name, self._host):
+        if name in self._names or _is_address(name, self._host):
             return
         raise ApiError(
             403,
-            f"the host {host!r} is not this machine; call it 127.0.0.1 or localhost, or set a key",
+            f"the host {host!r} is not this machine; call it 127.0.0.1 or localhost, name it with "
+            "--allow-host, or set a key",
             None,
             "host_not_allowed",
         )
@@ -91,7 +102,12 @@ def _check_key(key: bytes, header: str | None) -> None:
 def host_name(host: str) -> str:
     """The name or address in a Host header, without port and brackets; empty if it is no host."""
     found = _HOST.fullmatch(host)
-    return "" if found is None else (found[1] or found[2]).rstrip(".").lower()
+    return "" if found is None else _same(found[1] or found[2])
+
+
+def _same(name: str) -> str:
+    """A host's name in the one spelling that stands for all of its own."""
+    return name.rstrip(".").lower()
 
 
 def _is_address(name: str, listening: str) -> bool:

@@ -70,7 +70,13 @@ async def _serve(
         verifier = Verifier(client, weights.vocabulary if weights else None)
         served = await _meet(verifier, notify)
         endpoint = Endpoint(client, verifier, base, sessions=settings.sessions)
-        app = build_app(endpoint, key=settings.key, host=settings.host, origins=settings.origins)
+        app = build_app(
+            endpoint,
+            key=settings.key,
+            host=settings.host,
+            names=settings.names,
+            origins=settings.origins,
+        )
         server = _Server(app, _ready(listener, settings.server, served, draft))
         with _on_signals(lambda: _stop(server, endpoint)):
             await server.serve([listener])

@@ -18,15 +18,16 @@ class ServeSettings:
     """What `edge-client serve` is started with.
 
     host, port: to listen on; port 0 takes a free one. server: the verifier's HOST:PORT, to
-    be told. key: callers must show it; None
-    asks for none. origins: of web pages that may use the endpoint. insecure: listen
-    beyond this machine without a key. sessions: most at a time.
+    be told. key: callers must show it; None asks for none. names: other hosts that callers
+    without a key may name in their requests. origins: of web pages that may use the
+    endpoint. insecure: listen beyond this machine without a key. sessions: most at a time.
     """
 
     host: str
     port: int
     server: str = ""
     key: str | None = field(default=None, repr=False)
+    names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     insecure: bool = False
     sessions: int = 8
@@ -39,6 +40,12 @@ class ServeSettings:
         """
         if self.sessions < 1:
             raise BadRequest(f"--sessions must be 1 or more, not {self.sessions}")
+        for name in self.names:
+            if not re.fullmatch(r"[\w.-]+|[0-9A-Fa-f:.]+", name):
+                raise BadRequest(
+                    f"--allow-host takes the name that callers use, such as edge.example.org, "
+                    f"without a port, not {name!r}"
+                )
         for origin in self.origins:
             if origin != "*" and ("://" not in origin or origin.endswith("/")):
                 raise BadRequest(

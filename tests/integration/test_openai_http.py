@@ -283,6 +283,18 @@ def test_hosts(served: Served, host: str, status: int) -> None:
         assert reply.error["code"] == "host_not_allowed"
 
 
+def test_names_that_a_proxy_passes_on(verifier: VerifierThread, tmp_path: Path) -> None:
+    args = ("--server", verifier.address, "--draft", "none", "--listen", "LocalHost:0")
+    names = ("--allow-host", "Edge.example.org", "--allow-host", "192.168.0.5")
+    with endpoint(tmp_path / "log", *args, *names) as served:
+        for host in ("edge.example.org", "EDGE.example.org.:443", "192.168.0.5:80", "localhost"):
+            assert served.post(TEXT, ASK, Host=host).status == 200
+        page = {"Host": "edge.example.org", "Origin": "https://edge.example.org"}
+        assert served.post(TEXT, ASK, **page).status == 200
+        reply = served.post(TEXT, ASK, Host="evil.example")
+        assert reply.status == 403 and "--allow-host" in reply.error["message"]
+
+
 def test_pages_of_other_origins_are_refused(served: Served) -> None:
     for origin in ("https://evil.example", "null"):
         reply = served.post(TEXT, ASK, Origin=origin)

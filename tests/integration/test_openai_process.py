@@ -225,6 +225,8 @@ def test_a_stop_does_not_wait_for_who_does_not_read(tiny_gguf: Path, tmp_path: P
         (("--listen", "no.such.host.invalid:0", "--insecure"), 2, "no address"),
         (("--sessions", "0"), 2, "--sessions"),
         (("--allow-origin", "localhost"), 2, "--allow-origin"),
+        (("--allow-host", "*"), 2, "--allow-host"),
+        (("--allow-host", "edge.example.org:443"), 2, "without a port"),
         (("--api-key-file", "/no/such/file"), 2, "key file"),
         (("--gamma", "-1"), 2, "gamma"),
         (("--server", "nowhere"), 2, "HOST:PORT"),
