@@ -268,12 +268,14 @@ class Generation:
             self.result.ttft_s = time.perf_counter() - self._began
         tokens = []
         for item in committed:
+            piece = self._piece(item)
             token = Token(
                 item.id,
-                self._text.feed(self._piece(item)),
+                self._text.feed(piece),
                 item.origin,
                 item.position,
                 read_logprobs(item.logprobs),
+                piece,
             )
             self._account(token)
             tokens.append(token)

@@ -32,6 +32,8 @@ class Token:
     text: what it makes certain; characters and possible stop strings that are not
         complete yet come with a later token. A last item with id None carries text
         that was held back to the end.
+    piece: the bytes that it adds to the output. Without a draft model the verifier sends
+        those of the tokens that one verdict commits, and they come with the last of these.
     """
 
     id: int | None
@@ -39,6 +41,7 @@ class Token:
     origin: Origin
     position: int
     logprob: TokenLogprob | None = None
+    piece: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Alternative:
 class TokenEntry:
     """One token of the output, with those that were likeliest in its place.
 
-    offset: characters of the output before it.
+    offset: characters of the output before it; where only the text of several tokens
+        together is known, before the first of them.
     """
 
     own: Alternative
@@ -98,13 +99,12 @@ class LogprobTrail:
         return left
 
     def _note(self, id_: int, token: Token) -> None:
-        piece = self._names.piece(id_)
         if token.logprob is not None and id_ not in self._names.end_ids:
             own = self._names.alternative(id_, token.logprob.logprob)
             top = tuple(self._names.alternative(i, p) for i, p in token.logprob.top)
-            offset = self._characters + self._broken_by(piece)
+            offset = self._characters + self._broken_by(token.piece)
             self._waiting.append(TokenEntry(own, top, offset))
-        self._characters += len(self._decoder.decode(piece))
+        self._characters += len(self._decoder.decode(token.piece))
 
     def _broken_by(self, piece: bytes) -> bool:
         # The beginning of a character that does not go on becomes one of its own, U+FFFD.

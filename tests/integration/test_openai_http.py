@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.edge import VerifierThread, tiny_verifier
+from edge_client.draft.llama_weights import LlamaWeights
+from tests.support.edge import ByteEncoder, ScriptBackend, VerifierThread, tiny_verifier
 from tests.support.openai_endpoint import Served, endpoint
 
 CHAT = "/v1/chat/completions"
@@ -254,6 +255,31 @@ def test_streams_are_events(served: Served) -> None:
     told = [json.loads(event.removeprefix(b"data: ")) for event in events]
     assert [len(chunk["choices"]) for chunk in told][-2:] == [1, 0]
     assert told[-1]["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_without_a_vocabulary(tiny_gguf: Path, tmp_path: Path, stream: bool) -> None:
+    with LlamaWeights(tiny_gguf) as weights:
+        vocabulary = weights.vocabulary
+    script = ByteEncoder().encode_text("é word after word")
+    backend = ScriptBackend(vocabulary, script, prompt_length=5)
+    more = {"logprobs": 1, "stop": "fter", "temperature": 0, "max_tokens": 40, "stream": stream}
+    with (
+        VerifierThread(backend, ByteEncoder()) as verifier,
+        endpoint(tmp_path / "log", "--server", verifier.address, "--draft", "none") as served,
+    ):
+        reply = served.post(TEXT, {**ASK, **more})
+    if stream:
+        events = [event.removeprefix(b"data: ") for event in reply.body.split(b"\n\n")]
+        choices = [json.loads(event)["choices"][0] for event in events[:-2]]
+    else:
+        choices = reply.json["choices"]
+    assert "".join(choice["text"] for choice in choices) == "é word a"
+    told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    offsets = [offset for item in told for offset in item["text_offset"]]
+    assert offsets == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    names = [name for item in told for name in item["tokens"]]
+    assert names == [f"token_id:{id_}" for id_ in ByteEncoder().encode_text("é word a")]
 
 
 # ── who is let in ────────────────────────────────────────────────────────────────────

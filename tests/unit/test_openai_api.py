@@ -138,13 +138,16 @@ PIECES = (b"", b"a", b"b", "é".encode()[:1], "é".encode()[1:], b"stop", b"st")
 NAMES = TokenNames(Vocabulary(["<end>", *"abcdef"], PIECES, frozenset({0})), frozenset({0}))
 
 
-def trail(ids: list[int], stops: tuple[str, ...] = ()) -> list[tuple[str, list[int]]]:
+def trail(
+    ids: list[int], stops: tuple[str, ...] = (), names: TokenNames = NAMES
+) -> list[tuple[str, list[int]]]:
     """What comes out with each token and at the end: text, and offsets of its entries."""
-    stream, trail = TextStream(stops), LogprobTrail(NAMES)
+    stream, trail = TextStream(stops), LogprobTrail(names)
     told = []
     for position, id_ in enumerate(ids):
         text = stream.feed(PIECES[id_])
-        token = Token(id_, text, Origin.BONUS, position, TokenLogprob(-1.0, ((1, -1.0),)))
+        logprob = TokenLogprob(-1.0, ((1, -1.0),))
+        token = Token(id_, text, Origin.BONUS, position, logprob, PIECES[id_])
         told.append((text, [entry.offset for entry in trail.add(token)]))
     if rest := stream.finish():
         entries = trail.add(Token(None, rest, Origin.BONUS, len(ids)))
@@ -153,24 +156,40 @@ def trail(ids: list[int], stops: tuple[str, ...] = ()) -> list[tuple[str, list[i
     return told
 
 
-def test_entries_come_with_their_text() -> None:
-    assert trail([1, 2, 0]) == [("a", [0]), ("b", [1]), ("", []), ("", [])]
-    assert trail([1, 3, 4, 2]) == [("a", [0]), ("", []), ("é", [1, 1]), ("b", [2]), ("", [])]
+NAMELESS = TokenNames(None, frozenset({0}))
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMELESS], ids=["vocabulary", "none"])
+def test_entries_come_with_their_text(names: TokenNames) -> None:
+    assert trail([1, 2, 0], (), names) == [("a", [0]), ("b", [1]), ("", []), ("", [])]
+    whole = [("a", [0]), ("", []), ("é", [1, 1]), ("b", [2]), ("", [])]
+    assert trail([1, 3, 4, 2], (), names) == whole
     # Half a character that does not go on.
-    assert trail([3, 1]) == [("", []), ("\ufffda", [0, 1]), ("", [])]
-    assert trail([1, 3]) == [("a", [0]), ("", []), ("\ufffd", [1]), ("", [])]
+    assert trail([3, 1], (), names) == [("", []), ("\ufffda", [0, 1]), ("", [])]
+    assert trail([1, 3], (), names) == [("a", [0]), ("", []), ("\ufffd", [1]), ("", [])]
 
 
-def test_entries_inside_a_stop_are_dropped() -> None:
-    assert trail([1, 5], ("stop",)) == [("a", [0]), ("", []), ("", [])]
-    assert trail([6, 2, 5], ("stop",)) == [("", []), ("stb", [0, 2]), ("", []), ("", [])]
-    assert trail([1, 6], ("stop",)) == [("a", [0]), ("", []), ("st", [1]), ("", [])]
+@pytest.mark.parametrize("names", [NAMES, NAMELESS], ids=["vocabulary", "none"])
+def test_entries_inside_a_stop_are_dropped(names: TokenNames) -> None:
+    assert trail([1, 5], ("stop",), names) == [("a", [0]), ("", []), ("", [])]
+    assert trail([6, 2, 5], ("stop",), names) == [("", []), ("stb", [0, 2]), ("", []), ("", [])]
+    assert trail([1, 6], ("stop",), names) == [("a", [0]), ("", []), ("st", [1]), ("", [])]
+
+
+def test_tokens_whose_text_comes_together_come_together() -> None:
+    trail = LogprobTrail(NAMELESS)
+    logprob = TokenLogprob(-1.0, ())
+    offsets = []
+    for text, piece in (("so ", b"so "), ("", b""), ("it", b"it"), ("!", b"!")):
+        entries = trail.add(Token(1, text, Origin.ACCEPTED, 0, logprob, piece))
+        offsets.append([entry.offset for entry in entries])
+    assert offsets == [[0], [], [3, 3], [5]]
 
 
 def test_both_shapes_of_entries() -> None:
     trail = LogprobTrail(NAMES)
     top = ((1, -0.5), (3, float("-inf")), (0, -2.0))
-    entries = trail.add(Token(1, "a", Origin.BONUS, 0, TokenLogprob(-0.5, top)))
+    entries = trail.add(Token(1, "a", Origin.BONUS, 0, TokenLogprob(-0.5, top), b"a"))
     shape: Any = chat_logprobs(entries)
     (content,) = shape["content"]
     assert (content["token"], content["logprob"], content["bytes"]) == ("a", -0.5, [97])
@@ -187,8 +206,8 @@ def test_both_shapes_of_entries() -> None:
 def test_without_a_vocabulary_tokens_are_called_by_their_ids() -> None:
     trail = LogprobTrail(TokenNames(None, frozenset()))
     logprob = TokenLogprob(-1.0, ((9, -0.5),))
-    assert trail.add(Token(7, "", Origin.RUN_AHEAD, 0, logprob)) == []
-    entries = trail.add(Token(8, "é", Origin.RUN_AHEAD, 1, logprob))
+    assert trail.add(Token(7, "", Origin.RUN_AHEAD, 0, logprob, b"\xc3")) == []
+    entries = trail.add(Token(8, "é", Origin.RUN_AHEAD, 1, logprob, b"\xa9"))
     assert [entry.own.token for entry in entries] == ["token_id:7", "token_id:8"]
     assert entries[0].top[0].token == "token_id:9" and entries[0].own.raw is None
 
