@@ -52,15 +52,19 @@ class ApiError(Exception):
         return self.message
 
     def body(self) -> dict[str, Any]:
-        """The JSON object."""
+        """The JSON object. A request's own words in it may hold what is no text."""
         return {
             "error": {
-                "message": self.message,
+                "message": _sendable(self.message),
                 "type": self.type,
-                "param": self.param,
+                "param": None if self.param is None else _sendable(self.param),
                 "code": self.code,
             }
         }
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> ApiError:

@@ -81,7 +81,7 @@ class Guard:
         )
 
     def _check_origin(self, origin: str | None, host: str) -> None:
-        if origin is None or {"*", origin} & self._origins or urlsplit(origin).netloc == host:
+        if origin is None or {"*", origin} & self._origins or _place(origin) == host:
             return
         raise ApiError(
             403,
@@ -103,6 +103,14 @@ def host_name(host: str) -> str:
     """The name or address in a Host header, without port and brackets; empty if it is no host."""
     found = _HOST.fullmatch(host)
     return "" if found is None else _same(found[1] or found[2])
+
+
+def _place(origin: str) -> str | None:
+    """The host, and port if any, of an origin; None if it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _same(name: str) -> str:

@@ -107,6 +107,8 @@ def test_malformed_bodies(served: Served, path: str, body: bytes, says: str) -> 
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"messages": []}, "messages"),
         ({"": 1}, ""),
+        ({"\ud800": 1}, "\\ud800"),
+        ({"stream": True, "stream_options": {"\udfff": 1}}, "stream_options.\\udfff"),
     ],
 )
 def test_wrong_values(served: Served, change: dict[str, Any], param: str) -> None:
@@ -152,6 +154,7 @@ USER = {"role": "user", "content": "Hello"}
             "messages[0].content[0]",
         ),
         ([{**USER, "colour": "red"}], "messages[0].colour"),
+        ([{**USER, "\ud800": "red"}], "messages[0].\\ud800"),
         (
             [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
             "messages[0].tool_calls",
@@ -322,7 +325,7 @@ def test_names_that_a_proxy_passes_on(verifier: VerifierThread, tmp_path: Path) 
 
 
 def test_pages_of_other_origins_are_refused(served: Served) -> None:
-    for origin in ("https://evil.example", "null"):
+    for origin in ("https://evil.example", "null", "http://[", "http://[::1]@x:y"):
         reply = served.post(TEXT, ASK, Origin=origin)
         assert (reply.status, reply.error["code"]) == (403, "origin_not_allowed")
     assert served.post(TEXT, ASK, Origin=f"http://127.0.0.1:{served.port}").status == 200
