@@ -257,7 +257,7 @@ class Chat:
     def _view(self) -> View:
         if self._screen:
             mode = self._state.options.mode
-            return TerminalView(sys.stdout, colour=self._colour, mode=mode, notice=self._once)
+            return TerminalView(sys.stdout, colour=self._colour, mode=mode, before=self._once)
         return PlainView()
 
     def _once(self, line: str) -> None:

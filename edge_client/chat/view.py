@@ -44,15 +44,22 @@ class View(Protocol):
 
 
 class TerminalView:
-    """Text in the colours of its authors, and a status line below it."""
+    """Text in the colours of its authors, and a status line below it.
+
+    Args:
+        stream: the terminal.
+        colour: whether it can colour.
+        mode: that was asked for.
+        before: tells a notice that comes before the text, and may hold for each answer.
+    """
 
     def __init__(
-        self, stream: TextIO, *, colour: bool, mode: Mode, notice: Callable[[str], None]
+        self, stream: TextIO, *, colour: bool, mode: Mode, before: Callable[[str], None]
     ) -> None:
         self._canvas = Canvas(stream, colour=colour)
         self._writer = render.TokenWriter(self._canvas, colour=colour, terminal=True)
         self._mode = mode
-        self._notice = notice
+        self._before = before
         self._begun = False
         self._held: list[str] = []
 
@@ -82,14 +89,14 @@ class TerminalView:
             self._held.append(line)
             return
         self._canvas.status("")
-        self._notice(line)
+        self._before(line)
 
     def end(self) -> None:
         """Take the status line away."""
         self._canvas.status("")
         self._writer.end()
         for line in self._held:
-            self._notice(line)
+            render.notice(line)
         self._held.clear()
 
 

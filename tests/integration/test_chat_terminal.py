@@ -356,6 +356,31 @@ def test_a_terminal_whose_encoding_lacks_characters(slow: VerifierThread, draft:
         terminal.wait("stopped")
 
 
+def test_what_happens_to_each_answer_is_told_each_time(tiny_gguf: Path, draft: str) -> None:
+    with LlamaWeights(tiny_gguf) as weights:
+        vocabulary = weights.vocabulary
+    script = ByteEncoder().encode_text("word after word " * 150)
+    backend = ScriptBackend(vocabulary, script, prompt_length=2, step_s=0.08)
+    with (
+        VerifierThread(backend, ByteEncoder()) as verifier,
+        chat(verifier, draft, columns=160) as terminal,
+    ):
+        terminal.wait(READY)
+        for number in (1, 2):
+            terminal.send("go\r")
+            terminal.wait(lambda n=number: terminal.screen.text.count("word af") >= n)  # type: ignore[misc]
+            verifier.stop()
+            verifier.start()
+            terminal.wait(lambda: verifier.attached == 1)
+            terminal.look(0.5)
+            terminal.send("\x03")
+            terminal.wait(lambda n=number: terminal.screen.text.count("stopped") == n)  # type: ignore[misc]
+            terminal.wait(lambda n=number: terminal.screen.text.count("link lost") == n)  # type: ignore[misc]
+            terminal.look(quickly_s(0.3))
+        # What holds for each answer is told with the first.
+        assert terminal.screen.text.count("another chat template") == 1
+
+
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 def test_notices_do_not_steer_the_terminal(tiny_gguf: Path, tmp_path: Path, term: str) -> None:
     with LlamaWeights(tiny_gguf) as weights:
