@@ -65,7 +65,7 @@ def _add_output(generate: argparse.ArgumentParser) -> None:
         "--logprobs",
         type=int,
         metavar="N",
-        help="in the JSON object, each token's log-probability and the N likeliest",
+        help="in the JSON object, each token's log-probability and the N likeliest; needs --json",
     )
     generate.add_argument("--quiet", action="store_true", help="no account at the end")
     generate.add_argument(

@@ -181,6 +181,8 @@ async def _generate(
     options: GenerateOptions,
     teller: Teller,
 ) -> None:
+    if args.logprobs is not None and not args.json:
+        raise BadRequest("--logprobs needs --json: text alone does not show them")
     colour = render.wants_colour(sys.stdout)
     screen = Screen(sys.stdout, render.notice) if colour and not args.json else None
     provisional = screen.provisional if screen is not None else None

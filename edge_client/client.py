@@ -284,8 +284,10 @@ class EdgeClient:
         """A generation that suits what the verifier serves."""
         served = await self._served(route.describe, retry.CONNECT)
         draft = await self._drafter.side(served, options, notify, by_template=messages is not None)
-        if draft is None and options.mode is not Mode.STREAM:
-            options = _without_draft(options)
+        if draft is None:
+            _tell_what_is_in_vain(options, notify)
+            if options.mode is not Mode.STREAM:
+                options = _without_draft(options)
         vocabulary = draft.vocabulary if draft is not None else None
         opening = opening_frame(
             options,
@@ -401,6 +403,13 @@ def _check_versions(served: pb.DescribeResponse) -> None:
             "install matching releases of specwire at both ends",
             versions=tuple(served.protocol_versions),
         )
+
+
+def _tell_what_is_in_vain(options: GenerateOptions, notify: Callable[[str], None]) -> None:
+    if options.record:
+        notify("nothing is recorded: without a draft nothing is measured of it")
+    if options.offline_tail:
+        notify("without a draft nothing goes on while the link is lost")
 
 
 def _without_draft(options: GenerateOptions) -> GenerateOptions:

@@ -48,8 +48,8 @@ class GenerateOptions:
         policy choose.
     logprobs: None for none, else how many likeliest tokens beside each token's own.
     offline_tail: go on drafting while the link is lost, and have it verified at once when
-        it is back.
-    record: keep what was measured in `Result.record`, for the simulator.
+        it is back. Without a draft it has no effect, and a notice says so.
+    record: keep what was measured in `Result.record`, for the simulator; likewise.
 
     Raises:
         BadRequest: a value is out of range.

@@ -182,7 +182,7 @@ async def generate(
         mode=Mode(way.value),
         gamma=gamma,
         seed=seed,
-        record=True,
+        record=way is not Way.STREAM,
     )
     stream = client.stream(messages=messages, options=options)
     async for token in stream:

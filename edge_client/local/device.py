@@ -160,6 +160,10 @@ class TargetDevice:
             check_can_verify(weights, drafted_for=self._drafted_for)
             trained = weights.train_context or DEFAULT_CONTEXT
             context = min(self._context or DEFAULT_CONTEXT, trained)
+            if self._context is not None and self._context > context:
+                self._progress(
+                    f"the target has a context of {context} tokens at most, not {self._context}"
+                )
             limits = Limits(context=context, gamma=MOST_ROWS - 1, sessions=MOST_SESSIONS)
             # It came with llama-cpp-python, whose absence the weights have explained better.
             from edge_client.local.prompt import llama_encoder

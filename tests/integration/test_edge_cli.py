@@ -273,6 +273,17 @@ def test_what_was_measured_can_be_recorded(
     assert failed.returncode == 2 and str(tmp_path) in failed.stderr
 
 
+@pytest.mark.parametrize("way", [("--draft", "none"), ("--mode", "stream"), ("--gamma", "0")])
+def test_what_needs_a_draft_is_told_without_one(
+    verifier: VerifierThread, draft: str, tmp_path: Path, way: tuple[str, str]
+) -> None:
+    options = ("--record", str(tmp_path / "run.jsonl"), "--offline-tail", "--max-tokens", "3")
+    done = edge_client("generate", "Hello", *flags(verifier, draft), *options, *way)
+    assert done.returncode == 0
+    assert "nothing is recorded: without a draft" in done.stderr
+    assert "without a draft nothing goes on while the link is lost" in done.stderr
+
+
 def test_json_without_a_draft(verifier: VerifierThread) -> None:
     done = edge_client(
         *("generate", "Hello", "--server", verifier.address, "--draft", "none", "--json"),
@@ -303,7 +314,8 @@ def test_wrong_requests_exit_with_2(verifier: VerifierThread, draft: str, tmp_pa
         (("generate", "x", "--gamma", "-1"), "gamma"),
         (("generate", "x", "--system", "s"), "--system needs --chat"),
         (("generate", ""), "empty"),
-        (("generate", "x", "--logprobs", "99"), "logprobs"),
+        (("generate", "x", "--logprobs", "99", "--json"), "logprobs"),
+        (("generate", "x", "--logprobs", "2"), "--logprobs needs --json"),
     ):
         done = edge_client(*args, *flags(verifier, draft))
         assert done.returncode == 2, done.stderr

@@ -389,6 +389,14 @@ def test_the_command_prints_text_and_an_account(
     assert "mode target-only" in said and "no draft model is set" in said
 
 
+def test_more_context_than_there_is_is_told(tiny_gguf: Path) -> None:
+    common = ("--target", str(tiny_gguf), "--draft", "none", "--max-tokens", "3", PROMPT)
+    code, _, said = run(*common, "--context", "1000")
+    assert code == 0 and "a context of 256 tokens at most, not 1000" in said
+    for fits in ((), ("--context", "256")):
+        assert "at most" not in run(*common, *fits)[2]
+
+
 def test_the_commands_json_object(tiny_gguf: Path, drafts: dict[str, str]) -> None:
     code, out, said = run(
         *("hen", "--chat", "--system", "be", "--json", "--logprobs", "1", "--mode", "run-ahead"),
