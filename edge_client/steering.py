@@ -156,11 +156,11 @@ class Steering:
         queue = verdict.queue_us / 1e6
         self._hear_of(verdict, forward, queue, now)
         if not self._fresh:
-            self._link.add_forward(verdict.examined, forward)
+            self._link.add_forward(verdict.evaluated, forward)
             if self.plan.way in _WAITING:
                 self._link.queue.add(queue)
             if self.record is not None:
-                values = {"verify_s": forward, "queue_s": queue, "examined": verdict.examined}
+                values = {"verify_s": forward, "queue_s": queue, "evaluated": verdict.evaluated}
                 self.record.append(values)
         self._fresh = False
         compared = self._machine.take_compared()
@@ -181,12 +181,12 @@ class Steering:
         if heard is None or self._fresh:
             return
         proposal, when = heard
-        examined = (
+        evaluated = (
             proposal.chain == verdict.chain
-            and verdict.start + verdict.examined > proposal.start
+            and verdict.start + verdict.evaluated > proposal.start
             and len(proposal.tokens) > 0
         )
-        if examined:  # it was there when the round began
+        if evaluated:  # it was there when the round began
             self._link.rtt.add(max(now - when - forward - queue, 0.0))
             return
         # It arrived while the forward ran, and the next one not yet: the truth lies between.

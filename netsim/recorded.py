@@ -46,14 +46,14 @@ def read_times(path: Path) -> tuple[Duration | None, Duration | None, float]:
     items = read_lines(path)
     drafts = [float(item["draft_s"]) for item in items if "draft_s" in item]
     forwards = [
-        (int(item.get("examined", 0)), float(item["verify_s"]))
+        (int(item.get("evaluated", 0)), float(item["verify_s"]))
         for item in items
         if "verify_s" in item
     ]
     if not drafts and not forwards:
         raise BadRequest(f"{path} holds no times; write it with edge-client generate --record")
     extra = _slope(forwards)
-    verify = [max(seconds - examined * extra, 0.0) for examined, seconds in forwards]
+    verify = [max(seconds - evaluated * extra, 0.0) for evaluated, seconds in forwards]
     return (
         Duration(0.0, recorded=tuple(drafts)) if drafts else None,
         Duration(0.0, recorded=tuple(verify)) if verify else None,

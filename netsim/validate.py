@@ -133,7 +133,7 @@ def _simulated(
     times = LinkEstimates()
     for item in real.record:
         if "verify_s" in item:
-            times.add_forward(int(item["examined"]), item["verify_s"] + item["queue_s"])
+            times.add_forward(int(item["evaluated"]), item["verify_s"] + item["queue_s"])
     knew = [bool(item["draft_knew"]) for item in real.record if "draft_knew" in item]
     drafted = [item["draft_s"] for item in real.record if "draft_s" in item]
     verify, extra = times.forward_times() or (_streaming_s(real), 0.0)

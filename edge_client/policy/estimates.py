@@ -62,12 +62,12 @@ class LinkEstimates:
         # cost far more than an accelerator's, and don't tell what the others would.
         self._plain: deque[tuple[int, float]] = deque(maxlen=8)
 
-    def add_forward(self, examined: int, seconds: float) -> None:
-        """A target forward that examined so many draft tokens."""
-        if self.taking_turns and not examined:
-            self._plain.append((examined, seconds))
+    def add_forward(self, evaluated: int, seconds: float) -> None:
+        """A target forward that evaluated so many draft tokens, whatever became of them."""
+        if self.taking_turns and not evaluated:
+            self._plain.append((evaluated, seconds))
         else:
-            self._forwards.append((examined, seconds))
+            self._forwards.append((evaluated, seconds))
 
     def add_draft(self, seconds: float) -> None:
         """A draft token. One that something else delayed counts no more than four."""

@@ -431,6 +431,7 @@ class CloudSession:
             accepted=accepted,
             queue_us=outcome.queue_us,
             forward_us=outcome.forward_us,
+            evaluated=len(work.tokens),
             proposal=self._proposal,
         )
         if kept > accepted:

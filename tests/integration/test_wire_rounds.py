@@ -92,6 +92,7 @@ async def test_a_wrong_token_at_each_position(
         assert verdict.token == truth[at + position]
         assert verdict.kind == (pb.TOKEN_KIND_BONUS if right else pb.TOKEN_KIND_CORRECTION)
         assert verdict.examined == (gamma if right else position + 1)
+        assert verdict.evaluated == gamma
         assert (verdict.number, verdict.chain, verdict.start) == (number, number, start)
         assert verdict.proposal == number
         at += position + 1

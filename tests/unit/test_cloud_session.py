@@ -75,6 +75,7 @@ def test_a_round_from_proposal_to_verdict() -> None:
                 queue_us=5,
                 forward_us=7,
                 proposal=1,
+                evaluated=3,
             )
         )
     ]

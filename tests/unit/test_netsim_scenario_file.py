@@ -114,7 +114,7 @@ def test_models_and_acceptance_come_from_a_record(tmp_path: Path):
     lines = [
         {"draft_s": 0.010},
         {"draft_s": 0.014},
-        *({"verify_s": 0.030 + 0.002 * n, "queue_s": 0.0, "examined": n} for n in (0, 2, 4)),
+        *({"verify_s": 0.030 + 0.002 * n, "queue_s": 0.0, "evaluated": n} for n in (0, 2, 4)),
         {"draft_knew": True, "place": 0, "confidence": 0.9},
         {"draft_knew": False, "place": 1, "confidence": 0.2},
     ]

@@ -57,8 +57,8 @@ def simulate(
 
 
 def speed(way: Way, rtt: float, agrees: Acceptance, **more: float | None) -> float:
-    """Tokens/s over four seeds."""
-    runs = [simulate(way, rtt, agrees, seed=seed, **more) for seed in range(4)]  # type: ignore[arg-type]
+    """Tokens/s over eight seeds."""
+    runs = [simulate(way, rtt, agrees, seed=seed, **more) for seed in range(8)]  # type: ignore[arg-type]
     return sum(run.tokens for run in runs) / sum(run.duration_s for run in runs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.support.tables import table_vocabulary
 SIZE = 16
 LIMITS = Limits(context=4096)
 TOKENS = 400
-TARGET_S, DRAFT_S, RTT_S = 0.05, 0.002, 0.001
+TARGET_S, EXTRA_S, DRAFT_S, RTT_S = 0.05, 0.004, 0.002, 0.001
 
 
 def target_token(position: int) -> int:
@@ -54,6 +55,7 @@ class Pair:
             pacing=options.pacing,
         )
         self.now = 0.0
+        self.link = LinkEstimates(taking_turns=taking_turns)
         self.edge = EdgeSession(self._request(self.opening), Drafting(gamma=0))
         self.steering = Steering(
             self.edge,
@@ -61,7 +63,7 @@ class Pair:
             gamma=None,
             window=None,
             limits=LIMITS,
-            link=LinkEstimates(taking_turns=taking_turns),
+            link=self.link,
         )
         self.restart(self.opening)
 
@@ -101,8 +103,9 @@ class Pair:
         right = [target_token(work.start + i) for i in range(len(work.tokens) + 1)]
         agreed = np.array(work.tokens, int) == np.array(right[:-1], int)
         accepted = int(np.logical_and.accumulate(agreed).sum())
-        self.now += TARGET_S + RTT_S
-        outcome = Outcome(accepted, right[accepted], forward_us=int(TARGET_S * 1e6))
+        forward = TARGET_S + len(work.tokens) * EXTRA_S
+        self.now += forward + RTT_S
+        outcome = Outcome(accepted, right[accepted], forward_us=round(forward * 1e6))
         for frame in self.cloud.complete(work, outcome):
             if frame.HasField("verdict"):
                 self.edge.on_verdict(frame.verdict)
@@ -156,3 +159,17 @@ def test_a_session_resumed_while_it_is_unknown_what_the_cloud_heard_goes_on() ->
     pair.steering.opened()
     pair.steering.drafted(0.9, DRAFT_S)
     pair.play()
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.PIPELINE])
+def test_what_a_draft_token_adds_to_a_forward_is_learnt_whatever_is_rejected(mode: Mode) -> None:
+    wrong = random.Random(1)
+    pair = Pair(mode, lambda position: (target_token(position) + (wrong.random() < 0.4)) % SIZE)
+    pair.steering.record = []
+    pair.play()
+    forward, extra = pair.link.forward_times() or (0.0, 0.0)
+    assert forward == pytest.approx(TARGET_S, rel=0.1)
+    assert extra == pytest.approx(EXTRA_S, rel=0.5)  # little is believed of it at first
+    rounds = [item for item in pair.steering.record if "verify_s" in item]
+    times = [TARGET_S + item["evaluated"] * EXTRA_S for item in rounds]
+    assert [item["verify_s"] for item in rounds] == pytest.approx(times)
