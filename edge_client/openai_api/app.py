@@ -219,8 +219,19 @@ async def _no_route(request: Request, error: Exception) -> Response:
         allowed = headers.get("Allow", "")
         message = f"{call} is not possible; the path takes {allowed}"
         return _error(ApiError(405, message, None, "method_not_allowed", headers=headers))
-    message = f"there is no {call}; a client's base URL must end with /v1"
-    return _error(ApiError(404, message, None, "unknown_url"))
+    if request.url.path.startswith("/v1/"):
+        cure = f"there are {_routes(request.app)}"
+    else:
+        cure = "a client's base URL must end with /v1"
+    return _error(ApiError(404, f"there is no {call}; {cure}", None, "unknown_url"))
+
+
+def _routes(app: Starlette) -> str:
+    routes = (route for route in app.routes if isinstance(route, Route))
+    return ", ".join(
+        f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path_format}"
+        for route in routes
+    )
 
 
 async def read_body(request: Request) -> bytes:

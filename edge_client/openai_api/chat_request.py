@@ -73,7 +73,7 @@ def read_chat_request(
     refuse(fields, _REFUSED)
     fields.flag("parallel_tool_calls")
     stream, include_usage = read_streaming(fields)
-    most = [fields.integer(n, 1, 1 << 62) for n in ("max_completion_tokens", "max_tokens")]
+    most = [fields.integer(n, 1) for n in ("max_completion_tokens", "max_tokens")]
     return ApiRequest(
         "chat",
         model,
@@ -121,7 +121,8 @@ def _read_message(where: str, value: object) -> tuple[str, str]:
         if name in ("role", "content", *_IGNORED_IN_MESSAGES):
             continue
         if name not in _ABSENT_IN_MESSAGES:
-            raise invalid(f"{where}.{name}", f"{where}.{name} is unknown", "unknown_parameter")
+            message = f"{where}.{name} is unknown; a message has a role and a content"
+            raise invalid(f"{where}.{name}", message, "unknown_parameter")
         if item not in (None, []):
             raise unsupported(f"{where}.{name}", "a message holds text alone")
     return _ROLES[role], _read_content(f"{where}.content", value.get("content"))

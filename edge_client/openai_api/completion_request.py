@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_client.openai_api.errors import invalid, unsupported
-from edge_client.openai_api.fields import Fields, text, wrong_type
+from edge_client.openai_api.fields import Fields, shown, text, wrong_type
 from edge_client.openai_api.request import (
     HARMLESS,
     SHARED,
@@ -53,13 +53,13 @@ def read_completion_request(
     refuse(fields, _REFUSED)
     stream, include_usage = read_streaming(fields)
     choices = read_choices(fields, len(prompts))
-    best_of = fields.integer("best_of", 1, 1 << 62)
+    best_of = fields.integer("best_of", 1)
     if best_of is not None and best_of != choices:
         raise unsupported("best_of", "every choice made is returned; best_of can only equal n")
     echo, logprobs = fields.flag("echo"), read_top(fields, "logprobs", limits)
     if echo and logprobs is not None:
         raise unsupported("echo", "with logprobs it would need those of the prompt")
-    max_tokens = fields.integer("max_tokens", 1, 1 << 62) or DEFAULT_MAX_TOKENS
+    max_tokens = fields.integer("max_tokens", 1) or DEFAULT_MAX_TOKENS
     return ApiRequest(
         "completions",
         model,
@@ -101,7 +101,7 @@ def _read_prompt(where: str, value: object) -> Prompt:
         if not _is_id(item):
             raise wrong_type(f"{where}[{i}]", "a token id", item)
         if not 0 <= item < 1 << 32:
-            raise invalid(where, f"{where}[{i}] is {item}, which is no token id")
+            raise invalid(where, f"{where}[{i}] is {shown(item)}, which is no token id")
     return Prompt(text_or_ids=tuple(value))
 
 

@@ -11,6 +11,8 @@ from edge_client.openai_api.errors import ApiError, invalid
 
 WRONG_TYPE = "invalid_type"
 
+_LONGEST_SHOWN = 40
+
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object that a request's body is.
@@ -42,9 +44,17 @@ def _container(value: object) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
+def shown(value: object) -> str:
+    """A value for messages: as in JSON if that is short, else its beginning or its kind."""
+    if isinstance(value, (list, dict)):
+        return kind(value)
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
 def wrong_type(param: str, wanted: str, value: object) -> ApiError:
     """A 400 that says what a parameter must be and what it is."""
-    return invalid(param, f"{param} must be {wanted}, not {kind(value)}", WRONG_TYPE)
+    return invalid(param, f"{param} must be {wanted}, not {shown(value)}", WRONG_TYPE)
 
 
 def text(param: str, value: object) -> str:
@@ -95,15 +105,16 @@ class Fields:
             raise wrong_type(name, "a boolean", value)
         return bool(value)
 
-    def integer(self, name: str, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`."""
+    def integer(self, name: str, low: int, high: int | None = None) -> int | None:
+        """A whole number from `low` to `high`, or of any size above `low`."""
         value = self.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong_type(name, "a whole number", value)
-        if not low <= value <= high:
-            raise invalid(name, f"{name} must be from {low} to {high}")
+        if value < low or (high is not None and value > high):
+            wanted = f"{low} or more" if high is None else f"from {low} to {high}"
+            raise invalid(name, f"{name} must be {wanted}, not {shown(value)}")
         return value
 
     def number(self, name: str, low: float, high: float, default: float) -> float:
@@ -114,5 +125,5 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise wrong_type(name, "a number", value)
         if not low <= value <= high or not math.isfinite(value):
-            raise invalid(name, f"{name} must be from {low:g} to {high:g}")
+            raise invalid(name, f"{name} must be from {low:g} to {high:g}, not {shown(value)}")
         return float(value)

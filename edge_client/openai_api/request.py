@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from edge_client.openai_api.errors import invalid, unsupported
-from edge_client.openai_api.fields import Fields, text, wrong_type
+from edge_client.openai_api.fields import Fields, shown, text, wrong_type
 from edge_client.options import GenerateOptions
 from specwire.limits import Limits
 from specwire.sampling import MAX_TOP_K, SamplingParams
@@ -104,7 +104,8 @@ def read_streaming(fields: Fields) -> tuple[bool, bool]:
         raise invalid("stream_options", "stream_options is for stream: true only")
     for name, value in options.items():
         if name not in ("include_usage", "include_obfuscation"):
-            raise invalid(f"stream_options.{name}", f"stream_options.{name} is unknown")
+            message = f"stream_options.{name} is unknown; there is include_usage"
+            raise invalid(f"stream_options.{name}", message)
         if value is not None and not isinstance(value, bool):
             raise wrong_type(f"stream_options.{name}", "a boolean", value)
     return stream, bool(options.get("include_usage"))
@@ -152,7 +153,7 @@ def refuse(fields: Fields, refusals: Mapping[str, tuple[tuple[Any, ...], str]]) 
     for name, (empty, why) in refusals.items():
         value = fields.get(name)
         if value is not None and value not in empty:
-            raise unsupported(name, why)
+            raise unsupported(name, f"{why}; leave it out")
 
 
 def _read_stops(value: object, limits: Limits) -> tuple[str, ...]:
@@ -167,6 +168,8 @@ def _read_stops(value: object, limits: Limits) -> tuple[str, ...]:
     for stop in stops:
         if not stop:
             raise invalid("stop", "an empty stop string would stop at once; leave it out")
-        if len(stop.encode()) > limits.stop_bytes:
-            raise invalid("stop", f"a stop string is longer than {limits.stop_bytes} bytes")
+        if (size := len(stop.encode())) > limits.stop_bytes:
+            raise invalid(
+                "stop", f"the stop {shown(stop)} has {size} bytes; the limit is {limits.stop_bytes}"
+            )
     return stops

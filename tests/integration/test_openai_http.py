@@ -118,6 +118,28 @@ def test_wrong_values(served: Served, change: dict[str, Any], param: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "change", "says"),
+    [
+        (TEXT, {"max_tokens": 0}, "max_tokens must be 1 or more, not 0"),
+        (TEXT, {"max_tokens": 1.5}, "max_tokens must be a whole number, not 1.5"),
+        (TEXT, {"n": 2.0}, "n must be a whole number, not 2.0"),
+        (TEXT, {"n": 500}, "n must be from 1 to 128, not 500"),
+        (TEXT, {"temperature": 3}, "temperature must be from 0 to 2, not 3"),
+        (TEXT, {"temperature": "hot"}, 'temperature must be a number, not "hot"'),
+        (TEXT, {"stop": "ab" * 200}, f'the stop "{"ab" * 19}a… has 400 bytes; the limit is 256'),
+        (TEXT, {"stop": ["a"] * 20}, "stop holds 20 strings; the limit is 16"),
+        (TEXT, {"suffix": "x"}, "can't write between two texts; leave it out"),
+        ("/v1/embeddings", {}, "there are POST /v1/chat/completions, POST /v1/completions, GET"),
+        ("/completions", {}, "a client's base URL must end with /v1"),
+    ],
+)
+def test_errors_name_the_value_and_the_cure(
+    served: Served, path: str, change: dict[str, Any], says: str
+) -> None:
+    assert says in served.post(path, {**ASK, **change}).error["message"]
+
+
+@pytest.mark.parametrize(
     "extra",
     [
         {"user": "me", "metadata": {}, "service_tier": "auto", "store": False},
