@@ -93,7 +93,7 @@ class Generation:
         self._run: DraftRun | None = None
         self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
         self._began = time.perf_counter()
-        self._lost_session = False
+        self._rebuild: pb.Open | None = None  # opens the session anew where it was lost
         self._connected = False
         self._draft_failed = False
         self._uncounted = False  # a stream ended early, which alone is no reconnection
@@ -116,9 +116,11 @@ class Generation:
                         async for token in tokens:
                             yield token
                 except SessionNotFound:
-                    if not self._machine.opened or self._lost_session:
+                    if not self._machine.opened or self._rebuild is not None:
                         raise
-                    self._lost_session = True
+                    self._rebuild = self._machine.rebuild_frame(self._opening)
+                    # One key for all attempts: they reach the session that the first one made.
+                    self._rebuild.open_key = secrets.token_bytes(16)
                     self.result.reconnections += self._uncounted
                     self._uncounted = False
                     self._go_offline()
@@ -188,7 +190,7 @@ class Generation:
                     yield token
                 if self._steering is not None:
                     self._steering.opened()
-                self._lost_session = False
+                self._rebuild = None
                 if self._draft is not None:
                     self._begin_drafting(self._draft)
                     self._pump()
@@ -237,12 +239,9 @@ class Generation:
 
     def _stream(self) -> contextlib.AbstractAsyncContextManager[TargetStream]:
         machine = self._machine
-        if machine.opened and not self._lost_session:
+        if machine.opened and self._rebuild is None:
             return self._link.decode(pb.EdgeFrame(resume=machine.resume_frame()))
-        opening = self._opening
-        if machine.opened:
-            opening = machine.rebuild_frame(opening)
-            opening.open_key = secrets.token_bytes(16)
+        opening = self._rebuild or self._opening
         if self._options.mode in (Mode.STREAM, Mode.TARGET_ONLY):
             return self._link.generate(opening)
         return self._link.decode(pb.EdgeFrame(open=opening))

@@ -182,6 +182,7 @@ class EdgeSession:
         self._output: list[int] = list(request.committed)
         self._frontier = len(request.prompt) + len(self._output)
         self._chain = _Chain(1, 1, 0, 0)
+        self._text_bytes = 0  # of the output, if the cloud sends text
         self._compared: list[Comparison] = []
         self._old_chains: dict[int, _Chain] = {}
         self._asked_at = -1  # position of the last empty proposal
@@ -294,8 +295,10 @@ class EdgeSession:
             for i, token in enumerate(committed.tokens)
         ][known:]
         if news and committed.text:
-            # The text begins at committed.start; a first opening has nothing known yet.
-            news[-1] = replace(news[-1], text=committed.text if not known else None)
+            # The text begins at committed.start: here, or where the output does.
+            text = committed.text[self._text_bytes if known else 0 :]
+            news[-1] = replace(news[-1], text=text)
+            self._text_bytes += len(text)
         self._output.extend(token.id for token in news)
         self._frontier += len(news)
         self._asked_at = -1
@@ -339,6 +342,7 @@ class EdgeSession:
         ]
         if news and verdict.text:
             news[-1] = replace(news[-1], text=verdict.text)
+            self._text_bytes += len(verdict.text)
         self._output.extend(tokens)
         self._frontier += len(tokens)
         # A token that the target drew without looking at the draft says nothing about the

@@ -194,6 +194,40 @@ async def test_a_restarted_verifier_goes_on_where_the_old_one_stopped(
     assert "".join(texts) == result.text == undisturbed[rule].text
 
 
+@pytest.mark.parametrize("mode", [Mode.STREAM, Mode.SYNC])
+async def test_attempts_to_rebuild_a_session_reach_the_same_one(
+    restartable: VerifierThread,
+    draft: str,
+    undisturbed: dict[str, Result],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+) -> None:
+    receive = link.Stream.receive
+    lost = 0
+
+    async def without_answers(self: link.Stream) -> pb.CloudFrame | None:
+        nonlocal lost
+        frame = await receive(self)
+        if frame is not None and frame.WhichOneof("kind") == "opened" and restarted and lost < 3:
+            lost += 1
+            await asyncio.sleep(0.05)  # meanwhile it writes on
+            raise LinkError("cut")
+        return frame
+
+    monkeypatch.setattr(link.Stream, "receive", without_answers)
+    restarted = False
+    async with EdgeClient(restartable.address, draft=draft, threads=1, notify=quiet) as client:
+        stream = client.stream(PROMPT, options=asking(TOKENS, mode=mode))
+        async for token in stream:
+            if token.position >= 60 and not restarted:
+                restarted = True
+                await asyncio.to_thread(restartable.stop)
+                await asyncio.to_thread(restartable.start)
+        assert lost == 3 and restartable.kept == 1
+    assert stream.result.text == undisturbed["greedy"].text
+    assert stream.result.token_ids == undisturbed["greedy"].token_ids
+
+
 async def test_a_session_whose_last_word_is_lost_with_the_verifier_still_ends(
     restartable: VerifierThread, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

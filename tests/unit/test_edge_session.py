@@ -454,6 +454,21 @@ def test_new_chains_are_above_all_that_the_cloud_knows() -> None:
     assert proposal is not None and proposal.chain > 40
 
 
+def test_text_of_what_a_rebuilt_session_wrote_before_its_answer_came() -> None:
+    """Text is counted from the output's beginning then, and what is known is not told again."""
+    edge = edge_of(Drafting(0), pacing=RUN_AHEAD)
+    edge.on_verdict(pb.Verdict(number=1, start=2, token=3, text="é".encode()))
+    (news,) = edge.on_opened(
+        opened(frontier=4, committed=pb.Committed(start=2, tokens=[3, 8], text="éb".encode()))
+    )
+    assert (news.id, news.text) == (8, b"b")
+    edge.on_verdict(pb.Verdict(number=1, start=4, token=5, text=b"c"))
+    (news,) = edge.on_opened(
+        opened(frontier=6, committed=pb.Committed(start=5, tokens=[6], text=b"d"))
+    )
+    assert (news.id, news.text) == (6, b"d")
+
+
 def test_rebuilding_takes_seed_prompt_and_output_along() -> None:
     edge = EdgeSession(SessionRequest(prompt=(), seed=0, max_tokens=0), SYNC)
     opening = pb.Open(protocol_version=1, text="hello", stops=["x"], open_key=b"k" * 16)
