@@ -310,7 +310,7 @@ class Route:
                 f"the verifier at {verifier.server} serves {found.model} with another vocabulary "
                 "than the one that this text was begun with; start it again"
             )
-        for what in ("gamma", "chain"):
+        for what in ("context", "gamma", "chain"):
             ours, theirs = getattr(wanted.limits, what), getattr(found.limits, what)
             if theirs < ours:
                 raise OtherTarget(

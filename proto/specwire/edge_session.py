@@ -86,10 +86,11 @@ class DraftWanted:
 class Comparison:
     """A draft token whose position was decided, those before it in its chain having been right.
 
-    place: of the token in its chain, from 0. confidence: as `add_draft` was told.
-    agreed: whether it was committed.
+    position: of the token in the output, from 0. place: in its chain, from 0. confidence: as
+    `add_draft` was told. agreed: whether it was committed.
     """
 
+    position: int
     place: int
     confidence: float
     agreed: bool
@@ -271,6 +272,11 @@ class EdgeSession:
                 f"the opening reply speaks of {frame.prompt_length} prompt tokens, "
                 f"but {len(prompt)} are known"
             )
+        if frame.max_frontier < self.max_frontier:
+            raise ProtocolError(
+                f"the session would end at {frame.max_frontier} now, but was opened to go on "
+                f"to {self.max_frontier}"
+            )
         self.request = replace(self.request, prompt=prompt, seed=frame.seed)
         self._frontier = len(prompt) + len(self._output)
         self.session_id = frame.session_id
@@ -432,9 +438,10 @@ class EdgeSession:
         chain = self._chain
         for position in range(max(start, chain.start), min(stop, chain.end)):
             index = position - chain.start
-            agreed = self._output[position - len(self.request.prompt)] == chain.tokens[index]
+            output = position - len(self.request.prompt)
+            agreed = self._output[output] == chain.tokens[index]
             place = position - chain.root
-            self._compared.append(Comparison(place, chain.confidences[index], agreed))
+            self._compared.append(Comparison(output, place, chain.confidences[index], agreed))
             if not agreed:
                 return
 

@@ -312,8 +312,13 @@ async def test_a_restarted_verifier_with_another_vocabulary_is_met_as_at_first(
             assert "another vocabulary" in notice
 
 
+@pytest.mark.parametrize("limit", [{"gamma": 1}, {"context": 200}], ids=["gamma", "context"])
 async def test_a_second_verifier_with_lower_limits_is_not_used_to_go_on(
-    first: VerifierThread, folder: Path, draft: str, monkeypatch: pytest.MonkeyPatch
+    first: VerifierThread,
+    folder: Path,
+    draft: str,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: dict[str, int],
 ) -> None:
     from dataclasses import replace
 
@@ -324,13 +329,14 @@ async def test_a_second_verifier_with_lower_limits_is_not_used_to_go_on(
     notices: list[str] = []
     with tiny_verifier(folder / "target.gguf") as narrow:
         narrow.stop()
-        narrow._limits = replace(Limits(context=512), gamma=1)
+        narrow._limits = replace(Limits(context=512), **limit)
         narrow.start()
         servers = [first.address, narrow.address]
         async with EdgeClient(servers, draft=draft, threads=1, notify=notices.append) as client:
             with pytest.raises(LinkError):
                 await settled(disturbed(client, Mode.SYNC, "greedy", first.stop))
-    assert any("lower limit (gamma 1)" in line for line in notices)
+    ((name, value),) = limit.items()
+    assert any(f"lower limit ({name} {value})" in line for line in notices)
 
 
 # ── at the start ─────────────────────────────────────────────────────────────────────

@@ -454,6 +454,12 @@ def test_new_chains_are_above_all_that_the_cloud_knows() -> None:
     assert proposal is not None and proposal.chain > 40
 
 
+def test_a_session_that_would_end_sooner_than_before_is_refused() -> None:
+    edge = edge_of(SYNC)
+    with pytest.raises(ProtocolError, match="would end at 10 now, but was opened to go on to 22"):
+        edge.on_opened(opened(max_frontier=10))
+
+
 def test_text_of_what_a_rebuilt_session_wrote_before_its_answer_came() -> None:
     """Text is counted from the output's beginning then, and what is known is not told again."""
     edge = edge_of(Drafting(0), pacing=RUN_AHEAD)
