@@ -34,9 +34,13 @@ def resolve_model(spec: str, progress: Callable[[str], None], *, role: str = "dr
             return requantised(builtin_path(name[: -len(Q2_SUFFIX)]), cache_folder(), progress)
         return builtin_path(name)
     path = _expand(spec)
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:  # a folder on the way is closed to us, or the name too long
+        raise ModelError(f"can't read the {role} model {path}: {error.strerror}") from error
+    if is_folder:
         raise ModelError(f"the {role} model {path} is a folder; give the path of a GGUF file in it")
-    if not path.is_file():
+    if not is_file:
         raise ModelError(
             f"no {role} model at {path}; give the path of a GGUF file, "
             f"or {BUILTIN_PREFIX}smollm2 for the built-in one"
@@ -68,18 +72,21 @@ def requantised(source: Path, folder: Path, progress: Callable[[str], None]) -> 
     again. The file appears whole or not at all, whatever else runs or fails meanwhile.
 
     Raises:
-        ModelError: `folder` can't be written, or `source` can't be requantised.
+        ModelError: `folder` can't be written, or `source` can't be read or requantised.
     """
     from edge_client.draft.llama_weights import quantise_q2
 
-    state = source.stat()
+    try:
+        state = source.stat()
+    except OSError as error:
+        raise ModelError(f"can't read {source}: {error.strerror}") from error
     tag = hashlib.sha256(f"{state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:8]
     made = folder / f"{source.stem}-{tag}.Q2_K.gguf"
-    if made.is_file():
-        return made
     seconds = max(1, round(state.st_size / _QUANTISE_BYTES_S))
-    progress(f"requantising {source.name} to Q2_K once, about {seconds} s")
     try:
+        if made.is_file():
+            return made
+        progress(f"requantising {source.name} to Q2_K once, about {seconds} s")
         folder.mkdir(parents=True, exist_ok=True)
         _remove_stale(folder, made.name)
         handle, name = tempfile.mkstemp(prefix=f"{made.name}.", suffix=".tmp", dir=folder)

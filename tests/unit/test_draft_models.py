@@ -55,6 +55,22 @@ def test_folder(tmp_path: Path) -> None:
         resolve_model(str(tmp_path), nothing)
 
 
+LONG = "x" * 5000
+"""No file can be called so."""
+
+
+def test_a_path_that_can_not_be_looked_at_is_named_with_the_cause() -> None:
+    with pytest.raises(ModelError, match=r"can't read the target model x+: File name too long"):
+        resolve_model(LONG, nothing, role="target")
+
+
+def test_a_source_or_cache_folder_that_can_not_be_looked_at(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(ModelError, match=r"can't read .*gone\.gguf: No such file"):
+        requantised(tmp_path / "gone.gguf", tmp_path, nothing)
+    with pytest.raises(ModelError, match="cache folder x+: File name too long; set SPECWIRE_CACHE"):
+        requantised(source, Path(LONG), nothing)
+
+
 @pytest.mark.parametrize("spec", ["builtin:nosuch", "builtin:nosuch-q2", "builtin:"])
 def test_unknown_builtin(spec: str) -> None:
     with pytest.raises(ModelError, match="unknown built-in model"):
