@@ -28,9 +28,15 @@ EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130
 
+_CLOSED = f"edge-client: standard output or error is closed; send it to {os.devnull} instead"
+_ENDS_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D ends it"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    if sys.stdout is None or sys.stderr is None:
+        print(_CLOSED, file=sys.stderr or sys.stdout)
+        return EXIT_USAGE
     render.take_any_text()
     args = parse(argv)
     try:
@@ -168,6 +174,10 @@ def _prompt(args: argparse.Namespace) -> str:
     """The prompt as text. Read before an event loop runs, for that would hold Ctrl-C back."""
     if args.prompt is not None and args.prompt != "-":
         return str(args.prompt)
+    if sys.stdin is None:
+        raise BadRequest("there is no prompt, and standard input is closed; give one as argument")
+    if sys.stdin.isatty():
+        render.notice(f"type the prompt; {_ENDS_INPUT}")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

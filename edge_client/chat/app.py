@@ -58,11 +58,11 @@ def chat(
         history: a file for inputs, "none" for none, None for the usual place.
 
     Raises:
-        BadRequest: standard input or output is closed.
+        BadRequest: standard input is closed.
         SpecwireError: without a terminal, the verifier refused this client.
     """
-    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
-        raise BadRequest("chat needs standard input, output and error, and one of them is closed")
+    if sys.stdin is None:
+        raise BadRequest("chat reads messages from standard input, and that is closed")
     before = terminal.attributes()
     talk = Chat(client, ChatState(Conversation(system), options), server, teller, history)
     try:

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from tests.support.edge import (
     tiny_verifier,
 )
 from tests.support.processes import quickly_s
+from tests.support.terminal import Terminal
 from tests.support.tiny_models import CHAT_TEMPLATE, FULL, write_tiny_gguf
 
 ESCAPE = "\x1b["
@@ -337,6 +339,34 @@ def test_a_prompt_that_is_no_text_exits_with_2(verifier: VerifierThread, draft: 
     ):
         assert code == 2, said
         assert "text" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "says"),
+    [
+        ("generate", "<&-", "there is no prompt, and standard input is closed"),
+        ("chat", "<&-", "chat reads messages from standard input, and that is closed"),
+        ("generate x", ">&-", "standard output or error is closed"),
+        ("doctor", ">&-", "standard output or error is closed"),
+        ("generate x", "2>&-", "standard output or error is closed"),
+    ],
+)
+def test_closed_streams_exit_with_2(command: str, closed: str, says: str) -> None:
+    line = f"{shlex.join(EDGE_CLIENT)} {command} --draft none {closed}"
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=edge_environment(), check=False
+    )
+    assert done.returncode == 2
+    assert says in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_prompt_is_asked_for_on_a_terminal(verifier: VerifierThread) -> None:
+    args = ("--server", verifier.address, "--draft", "none", "--max-tokens", "3")
+    with Terminal("generate", *args) as terminal:
+        terminal.wait("type the prompt; Ctrl-D ends it")
+        terminal.send("Hello\r\x04")
+        terminal.wait("3 tokens in")
+        assert terminal.exit_code() == 0
 
 
 def test_no_verifier_exits_with_3(draft: str) -> None:
