@@ -47,7 +47,8 @@ def chat(
 ) -> int:
     """Read messages and show answers until the input ends or /exit; returns the exit code.
 
-    On a terminal whatever goes wrong with a message is told, and the conversation goes on.
+    On a terminal whatever goes wrong with a message is told, and the conversation goes on. A
+    refusal at the start that won't pass, of a token or a protocol version, ends it.
 
     Args:
         client: whose notices go through `teller`. It is closed at the end.
@@ -59,7 +60,8 @@ def chat(
 
     Raises:
         BadRequest: standard input is closed.
-        SpecwireError: without a terminal, the verifier refused this client.
+        SpecwireError: the verifier refused this client: at the start or, without a terminal,
+            at any time.
     """
     if sys.stdin is None:
         raise BadRequest("chat reads messages from standard input, and that is closed")
@@ -137,7 +139,7 @@ class Chat:
                 await self._wait("loading the draft model", self._client.load_draft())
         try:
             served = await self._wait(f"connecting to {self._server}", self._client.describe(_ONCE))
-        except (LinkError, Draining) as error:
+        except (LinkError, Draining, Exhausted) as error:
             render.notice(f"{error}; each message tries again")
         else:
             self._state.model, self._state.context = served.model, served.limits.context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -9,13 +10,17 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from edge_client import EdgeClient, Mode
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.render import harmless
+from specwire.v1 import verifier_pb2_grpc as rpc
 from tests.support.edge import (
     ByteEncoder,
     ScriptBackend,
@@ -290,6 +295,45 @@ def test_a_verifier_that_comes_later(tiny_gguf: Path, draft: str) -> None:
             terminal.wait("tokens/s")
             terminal.send("/exit\r")
             assert terminal.exit_code() == 0
+
+
+class Refusing(rpc.VerifierServicer):
+    """A verifier that refuses to say what it serves."""
+
+    def __init__(self, status: grpc.StatusCode) -> None:
+        self._status = status
+
+    def Describe(self, request: Any, context: Any) -> Any:
+        context.abort(self._status, "not now, not you")
+
+
+@contextlib.contextmanager
+def refusing(status: grpc.StatusCode) -> Iterator[str]:
+    """The address of a `Refusing` verifier."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    rpc.add_VerifierServicer_to_server(Refusing(status), server)  # type: ignore[abstract]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_refusal_at_the_start(passes: bool) -> None:
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED if passes else grpc.StatusCode.UNAUTHENTICATED
+    with (
+        refusing(status) as address,
+        Terminal("chat", "--server", address, "--draft", "none", "--history", "none") as terminal,
+    ):
+        if passes:
+            terminal.wait("not now, not you; each message tries again")
+            terminal.wait(READY)
+            terminal.send("\x04")
+        assert terminal.exit_code() == (0 if passes else 1)
+        assert "not now, not you" in terminal.screen.text
+        assert b"Traceback" not in terminal.raw
 
 
 def test_a_retry_that_fails_keeps_the_earlier_answer(
