@@ -13,6 +13,7 @@ from edge_client.connection import TargetRoute, TargetStream
 from edge_client.draft.source import Drafted
 from edge_client.draft.worker import DraftEvents, DraftRun
 from edge_client.drafter import DraftSide
+from edge_client.inbox import Inbox
 from edge_client.link import StreamEnded
 from edge_client.offline import MOST_TOKENS, ProvisionalText, Show
 from edge_client.options import GenerateOptions, Mode
@@ -184,6 +185,7 @@ class Generation:
             self._connected = True
             self._outgoing = asyncio.Queue()  # what was put there for a broken stream is void
             writer: asyncio.Task[None] | None = None
+            inbox = Inbox(stream)
             try:
                 self._provisional.withdraw()
                 for token in self._deliver(self._machine.on_opened(opened)):
@@ -196,10 +198,10 @@ class Generation:
                     self._pump()
                     writer = asyncio.create_task(self._write(stream, self._outgoing))
                 while self._machine.finished is None:
-                    frame = await stream.receive()
+                    frame, came_at = await inbox.take()
                     if frame is None:
                         return
-                    tokens = self._deliver(self._take(frame))
+                    tokens = self._deliver(self._take(frame, came_at))
                     self._pump()
                     for token in tokens:
                         yield token
@@ -207,6 +209,7 @@ class Generation:
                 if writer is not None:
                     writer.cancel()
                     await asyncio.gather(writer, return_exceptions=True)
+                await inbox.close()
                 self.result.bytes_up += stream.bytes_up
                 self.result.bytes_down += stream.bytes_down
 
@@ -248,14 +251,14 @@ class Generation:
 
     # ---------------------------------------------------------------- frames
 
-    def _take(self, frame: pb.CloudFrame) -> list[CommittedToken]:
+    def _take(self, frame: pb.CloudFrame, came_at: float) -> list[CommittedToken]:
         kind = frame.WhichOneof("kind")
         if kind == "verdict":
             committed = self._machine.on_verdict(frame.verdict)
             if self._steering is not None:
                 way = str(self._steering.plan.way)
                 self.result.ways[way] = self.result.ways.get(way, 0) + len(committed)
-                self._steering.verdict(frame.verdict, time.perf_counter())
+                self._steering.verdict(frame.verdict, came_at)
             return committed
         if kind == "finished":
             self._machine.on_finished(frame.finished)

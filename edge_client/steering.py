@@ -151,7 +151,7 @@ class Steering:
         self._apply()
 
     def verdict(self, verdict: pb.Verdict, now: float) -> None:
-        """A verdict has come, and the session has taken it."""
+        """A verdict came at `now`, and the session has taken it."""
         forward = verdict.forward_us / 1e6
         queue = verdict.queue_us / 1e6
         self._hear_of(verdict, forward, queue, now)
@@ -167,8 +167,9 @@ class Steering:
         for item in compared:
             self.agreement.add(item.place, item.confidence, item.agreed)
             if self.record is not None:
-                values = {"draft_knew": item.agreed, "place": item.place}
-                self.record.append({**values, "confidence": item.confidence})
+                values = {"draft_knew": item.agreed, "position": item.position}
+                values |= {"place": item.place, "confidence": item.confidence}
+                self.record.append(values)
         self._verdicts += 1
         self._committed += verdict.accepted + verdict.HasField("token")
         self._reconsider()
@@ -187,14 +188,14 @@ class Steering:
             and len(proposal.tokens) > 0
         )
         if evaluated:  # it was there when the round began
-            self._link.rtt.add(max(now - when - forward - queue, 0.0))
+            self._link.add_rtt(now - when - forward - queue)
             return
         # It arrived while the forward ran, and the next one not yet: the truth lies between.
         most = now - when
         least = most - forward
         if self._sent:
             least = max(least, now - self._sent[0][1])
-        self._link.rtt.add(max((most + min(max(least, 0.0), most)) / 2, 0.0))
+        self._link.add_rtt((most + min(max(least, 0.0), most)) / 2)
 
     # ------------------------------------------------------------------ choice
 

@@ -12,6 +12,9 @@ from edge_client.policy.speed import Conditions
 _PROPOSAL_S = 2e-3
 """What a proposal is taken to cost on its way, whatever its size."""
 
+_SHORT_RTT_S = 0.02
+"""A round trip of this is never taken to be delayed."""
+
 
 class Average:
     """A running mean and mean deviation, which forget (Jacobson 1988, as TCP's round-trip time).
@@ -73,6 +76,12 @@ class LinkEstimates:
         """A draft token. One that something else delayed counts no more than four."""
         known = self.draft.value
         self.draft.add(seconds if known is None else min(seconds, 4 * known))
+
+    def add_rtt(self, seconds: float) -> None:
+        """A round trip. One that something else delayed counts no more than four."""
+        known = self.rtt.value
+        most = math.inf if known is None else max(4 * known, _SHORT_RTT_S)
+        self.rtt.add(min(max(seconds, 0.0), most))
 
     def milliseconds(self) -> dict[str, float | None]:
         """The estimates for people: draft, verify, extra and rtt; None where nothing is known."""

@@ -137,9 +137,9 @@ async def test_cuts_at_any_time(
 async def test_a_link_that_never_carries_a_token_is_given_up(
     verifier: VerifierThread, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each stream opens and then breaks before its first verdict."""
+    """Each stream opens and then breaks before its first proposal."""
     monkeypatch.setattr("edge_client.generation.MAX_FRUITLESS", 4)
-    receive = link.Stream.receive
+    send, receive = link.Stream.send, link.Stream.receive
     streams: list[link.Stream] = []
 
     async def opened_only(self: link.Stream) -> pb.CloudFrame | None:
@@ -148,16 +148,35 @@ async def test_a_link_that_never_carries_a_token_is_given_up(
         streams.append(self)
         return await receive(self)
 
+    async def without_proposals(self: link.Stream, frame: pb.EdgeFrame) -> None:
+        if frame.WhichOneof("kind") != "proposal":
+            await send(self, frame)
+
     monkeypatch.setattr(link.Stream, "receive", opened_only)
+    monkeypatch.setattr(link.Stream, "send", without_proposals)
     notices: list[str] = []
     async with EdgeClient(
         verifier.address, draft=draft, threads=1, notify=notices.append
     ) as client:
         with pytest.raises(LinkError, match="cut"):
             await settled(client.complete(PROMPT, options=asking(20)), 120)
-    # A proposal may have got through before a stream broke, and its verdict come with the next.
-    assert 4 <= len(streams) <= 8
-    assert len([line for line in notices if "resuming" in line]) == len(streams) - 1
+    assert len(streams) == 5  # the first, and four that brought nothing
+    assert len([line for line in notices if "resuming" in line]) == 4
+
+
+# ── slow readers ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.PIPELINE])
+async def test_a_slow_reader_is_no_long_round_trip(
+    verifier: VerifierThread, draft: str, mode: Mode
+) -> None:
+    async with EdgeClient(verifier.address, draft=draft, threads=1, notify=quiet) as client:
+        stream = client.stream(PROMPT, options=asking(30, mode=mode))
+        async for _ in stream:
+            await asyncio.sleep(0.1)
+        status = stream.status
+    assert status is not None and status.rtt_s is not None and status.rtt_s < 0.05
 
 
 # ── restarts ─────────────────────────────────────────────────────────────────────────

@@ -209,6 +209,16 @@ def test_nothing_is_chosen_before_enough_is_known() -> None:
     link.add_forward(0, 0.05)
     link.add_draft(0.01)
     assert conditions(link, Agreement()) is None
-    link.rtt.add(0.1)
+    link.add_rtt(0.1)
     known = conditions(link, Agreement())
     assert known is not None and known.rtt_s == 0.1 and known.alpha(99) == pytest.approx(0.8)
+
+
+def test_a_verdict_that_something_delayed_makes_no_long_round_trip() -> None:
+    link = LinkEstimates()
+    link.add_rtt(0.0)
+    link.add_rtt(5.0)
+    assert link.rtt.value is not None and link.rtt.value < 0.02
+    for _ in range(50):
+        link.add_rtt(0.2)
+    assert link.rtt.value == pytest.approx(0.2, rel=0.05)  # where it lasts it is believed
