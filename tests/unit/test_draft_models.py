@@ -67,7 +67,9 @@ def test_a_path_that_can_not_be_looked_at_is_named_with_the_cause() -> None:
 def test_a_source_or_cache_folder_that_can_not_be_looked_at(tmp_path: Path, source: Path) -> None:
     with pytest.raises(ModelError, match=r"can't read .*gone\.gguf: No such file"):
         requantised(tmp_path / "gone.gguf", tmp_path, nothing)
-    with pytest.raises(ModelError, match="cache folder x+: File name too long; set SPECWIRE_CACHE"):
+    with pytest.raises(
+        ModelError, match=r"cache folder x+: File name too long; set SPECWIRE_CACHE"
+    ):
         requantised(source, Path(LONG), nothing)
 
 
