@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
-from weakref import WeakKeyDictionary
 
 from edge_client import retry
 from edge_client.connection import Connector, TargetLink, TargetRoute
@@ -102,7 +101,7 @@ class EdgeClient:
             notify=notify,
         )
         self._loop_lock = threading.Lock()
-        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, TargetLink] = WeakKeyDictionary()
+        self._links: dict[asyncio.AbstractEventLoop, TargetLink] = {}
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
 
@@ -312,7 +311,12 @@ class EdgeClient:
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
-            link = self._links[loop] = self._connector.link()
+            link = self._connector.link()
+            with self._loop_lock:
+                gone = [known for known in self._links if known.is_closed()]
+                for known in gone:
+                    del self._links[known]
+                self._links[loop] = link
         return link
 
     def _loop(self) -> asyncio.AbstractEventLoop:

@@ -71,6 +71,12 @@ def test_the_public_list_is_complete() -> None:
     assert {"EdgeClient", "GenerateOptions", "Mode", "Result"} <= set(edge_client.__all__)
 
 
+def test_links_of_event_loops_that_are_gone_are_let_go(client: EdgeClient) -> None:
+    for _ in range(4):
+        asyncio.run(client.complete(PROMPTS[0], options=asking(3)))
+    assert len(client._links) == 1
+
+
 def test_generate_twice(client: EdgeClient, solo: list[Result]) -> None:
     first = client.generate(PROMPTS[0], options=asking(60))
     second = client.generate(PROMPTS[0], options=asking(60))
