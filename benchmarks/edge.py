@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ class Useless:
         drafted = self._model.next(prefix, chain)
         if drafted is None:
             return None
-        return Drafted(self._rng.randrange(100, self._size), None, drafted.confidence)
+        return replace(drafted, token=self._rng.randrange(100, self._size), row=None)
 
     def close(self) -> None:
         self._model.close()

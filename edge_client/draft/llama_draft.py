@@ -69,6 +69,11 @@ class LlamaDraft:
         return self._sequence.tokens
 
     @property
+    def fresh(self) -> int:
+        """Tokens that the last `logits_after` had to evaluate."""
+        return self._sequence.fresh
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._sequence.closed

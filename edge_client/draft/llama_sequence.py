@@ -142,6 +142,8 @@ class LlamaSequence:
         self._context: _Context | None = self._open(model, cache)
         self._memory: int = self.api.llama_get_memory(self._context.handle)
         self._bind_batch(self._context.batch)
+        self.fresh = 0
+        """Tokens that the last `logits_after` had to evaluate."""
         self._evaluated = 0  # how many of tokens llama.cpp holds; fewer only after a refusal
         self._views: dict[int, Rows] = {}  # by number of rows
         self._views_at = 0
@@ -207,9 +209,11 @@ class LlamaSequence:
                 and current is not None
                 and len(current) == rows
             ):
+                self.fresh = 0
                 return current
             keep = min(same, len(wanted) - rows)
             new = wanted[keep:]
+            self.fresh = len(new)
             self._check_ids(new)
             self._keep(keep)
             return self._append(new, rows)

@@ -28,8 +28,11 @@ class Index:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Make `tokens` the text: forget what differs from before, take in what is new."""
+    def follow(self, tokens: Sequence[int]) -> int:
+        """Make `tokens` the text: forget what differs from before, take in what is new.
+
+        Returns how many were new.
+        """
         held = self._tokens
         keep = min(len(held), len(tokens))
         if held[:keep] != list(tokens[:keep]):
@@ -41,6 +44,7 @@ class Index:
             held.append(tokens[end - 1])
             if end >= MATCH:
                 self._ends.setdefault(tuple(held[end - MATCH :]), []).append(end)
+        return len(tokens) - keep
 
     def match(self) -> tuple[int, int]:
         """(token that followed, tokens that agree) for the latest earlier match; (−1, 0) if none.
@@ -66,13 +70,13 @@ class LookupSource:
 
     def next(self, prefix: Sequence[int], chain: int) -> Drafted | None:
         """The token that followed the latest match of the prefix's end; None without one."""
-        self._index.follow(prefix)
+        fresh = self._index.follow(prefix)
         token, length = self._index.match()
         if length < MATCH:
             return None
         # Longer matches are surer; what they are worth in this text is learnt elsewhere.
         confidence = length / (length + 1)
-        return Drafted(token, None if self._coupled else point_row(token), confidence)
+        return Drafted(token, None if self._coupled else point_row(token), confidence, fresh)
 
     def close(self) -> None:
         """Nothing is held."""

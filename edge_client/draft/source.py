@@ -21,11 +21,13 @@ class Drafted:
 
     confidence: the source's own probability of the likeliest token there. It says
         nothing about which token was drawn.
+    fresh: tokens that were read for it; those that others wrote since the last among them.
     """
 
     token: int
     row: QRow | None
     confidence: float = 1.0
+    fresh: int = 0
 
 
 class DraftSource(Protocol):
@@ -96,7 +98,7 @@ class ModelSource:
                 padding_ids=rules.padding_ids,
                 history=history,
             )
-            return Drafted(token, None, _confidence(logits, rules.size))
+            return Drafted(token, None, _confidence(logits, rules.size), self._model.fresh)
         row = draft_row(
             logits,
             rules.params,
@@ -106,7 +108,7 @@ class ModelSource:
             history=history,
         )
         token = draw_row(row, draft_noise(rules.seed, position, chain))
-        return Drafted(token, row, _confidence(logits, rules.size))
+        return Drafted(token, row, _confidence(logits, rules.size), self._model.fresh)
 
     def interrupt(self) -> None:
         """Let `next` raise soon; nothing begins any more."""

@@ -13,12 +13,15 @@ from edge_client.draft.source import Drafted, DraftSource, interrupt
 
 logger = logging.getLogger(__name__)
 
+_USUAL = 2
+"""Tokens evaluated for a draft token: the last one, and after a verdict the one before it."""
+
 
 @dataclass(frozen=True)
 class DraftEvents:
     """What a session hears, on its own event loop.
 
-    token: (chain, draft, seconds it took; None where the prompt was evaluated too).
+    token: (chain, draft, seconds it took; None where more was evaluated than usual).
     exhausted: (chain): the source has nothing more to give there.
     failed: the source broke; nothing more will come.
     """
@@ -39,7 +42,6 @@ class DraftRun:
     prefix: list[int] = field(default_factory=list)
     stop: int = 0  # position up to which tokens are wanted
     closed: bool = False
-    begun: bool = False  # its prompt is evaluated
 
     @property
     def wants(self) -> bool:
@@ -141,8 +143,7 @@ class DraftWorker:
             if not interrupted:
                 _tell(run, run.events.failed, error)
             return
-        seconds = time.perf_counter() - started if run.begun else None
-        run.begun = True
+        seconds = time.perf_counter() - started
         with self._condition:
             if run.chain != chain:
                 return  # the session went another way meanwhile
@@ -151,7 +152,8 @@ class DraftWorker:
             else:
                 run.stop = len(prefix)
         if drafted is not None:
-            _tell(run, run.events.token, chain, drafted, seconds)
+            usual = drafted.fresh <= _USUAL
+            _tell(run, run.events.token, chain, drafted, seconds if usual else None)
         else:
             _tell(run, run.events.exhausted, chain)
 

@@ -92,6 +92,10 @@ class DraftModel(Protocol):
     def tokens(self) -> Sequence[int]:
         """The tokens evaluated so far."""
 
+    @property
+    def fresh(self) -> int:
+        """Tokens that the last `logits_after` had to evaluate."""
+
     def logits_after(self, tokens: Sequence[int]) -> Any:
         """Next-token logits after `tokens`, float32 numpy, shape (width,).
 

@@ -23,11 +23,13 @@ class Source:
         *,
         gate: threading.Semaphore | None = None,
         last: int = 10**9,
+        fresh: Sequence[int] = (),
     ) -> None:
         self._log = log if log is not None else []
         self._name = name
         self._gate = gate
         self._last = last
+        self._fresh = list(fresh)
         self.entered = threading.Semaphore(0)
         self.closed = 0
 
@@ -36,7 +38,8 @@ class Source:
         self._log.append((self._name, len(prefix)))
         if self._gate is not None:
             assert self._gate.acquire(timeout=10)
-        return Drafted(len(prefix), None) if len(prefix) <= self._last else None
+        fresh = self._fresh.pop(0) if self._fresh else 1
+        return Drafted(len(prefix), None, fresh=fresh) if len(prefix) <= self._last else None
 
     def close(self) -> None:
         self.closed += 1
@@ -50,11 +53,13 @@ class Heard:
         self.exhausted: list[int] = []
         self.failures: list[Exception] = []
         self.threads: set[int] = set()
+        self.timed: list[bool] = []
         self.events = DraftEvents(self._token, self.exhausted.append, self.failures.append)
 
     def _token(self, chain: int, drafted: Drafted, seconds: float | None) -> None:
         self.threads.add(threading.get_ident())
         self.tokens.append((chain, drafted.token))
+        self.timed.append(seconds is not None)
 
 
 @pytest.fixture
@@ -79,6 +84,15 @@ async def test_drafts_up_to_where_it_is_wanted(worker: DraftWorker) -> None:
     await asyncio.sleep(0.05)
     assert heard.tokens[3:] == [(1, 5)]
     assert heard.threads == {threading.get_ident()}  # told on the session's own loop
+
+
+async def test_the_time_of_a_token_that_needed_catching_up_tells_nothing(
+    worker: DraftWorker,
+) -> None:
+    run, heard = open_run(worker, Source(fresh=[40, 1, 2, 3, 1]))
+    worker.aim(run, 1, lambda: [0], 6)
+    await until(lambda: len(heard.tokens) == 5)
+    assert heard.timed == [False, True, True, False, True]
 
 
 async def test_sessions_take_turns(worker: DraftWorker) -> None:
