@@ -13,8 +13,8 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
