@@ -25,9 +25,15 @@ def handled(
     SIGINT calls `interrupt`, and SIGCONT, when a stopped process goes on, `resume`.
     SIGTERM and SIGHUP call `leave` with the exit code; if the process is still there
     after PATIENCE_S, a thread calls `give_up`: a terminal that takes no output holds the
-    event loop up. On Windows Ctrl-C keeps its usual meaning.
+    event loop up. Signals that the platform lacks are left out.
     """
     loop = asyncio.get_running_loop()
+
+    def soon(call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(call)
+
+        return handle
 
     def end(number: int, frame: FrameType | None) -> None:
         code = 128 + number
@@ -36,15 +42,12 @@ def handled(
         watchdog.daemon = True
         watchdog.start()
 
+    # The loop's own way to handle signals is not there on Windows.
+    handlers = {"SIGINT": soon(interrupt), "SIGCONT": soon(resume), "SIGTERM": end, "SIGHUP": end}
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(signal.SIGINT, interrupt)
-            stack.callback(loop.remove_signal_handler, signal.SIGINT)
-            loop.add_signal_handler(signal.SIGCONT, resume)
-            stack.callback(loop.remove_signal_handler, signal.SIGCONT)
-        for name in ("SIGTERM", "SIGHUP"):
+        for name, handler in handlers.items():
             number = getattr(signal, name, None)
-            # nohup has it ignored.
+            # nohup has SIGHUP ignored.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                stack.callback(signal.signal, number, signal.signal(number, end))
+                stack.callback(signal.signal, number, signal.signal(number, handler))
         yield
