@@ -65,7 +65,8 @@ demo: $(STAMP)
 	$(BIN)/netsim demo $(if $(PROFILE),--profile $(PROFILE))
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m 'not alone' $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m alone
 	@$(MAKE) --no-print-directory test-lowest
 
 test-lowest: $(LOWEST_STAMP)

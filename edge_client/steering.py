@@ -56,7 +56,8 @@ class Steering:
         mode: the way that the user fixed, or `auto`.
         gamma: the user's; with a fixed mode exactly this is used, with `auto` never
             more. None leaves it to the policy.
-        window: most draft tokens beyond the frontier; None leaves it to the policy.
+        window: most draft tokens beyond the frontier, and in a proposal; None leaves it to
+            the policy.
         limits: the verifier's.
         link: what is known of draft, target and link; shared by all sessions on them.
     """
@@ -76,8 +77,8 @@ class Steering:
         if link.taking_turns and mode is Mode.AUTO:
             self._ways = _IN_TURN
         self._fixed = gamma is not None and mode is not Mode.AUTO
-        self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, limits.chain))
         self._most_window = max(1, min(window or limits.chain, limits.chain))
+        self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, self._most_window))
         self._link = link
         self.agreement = Agreement()
         self._sent: deque[tuple[pb.Proposal, float]] = deque()
@@ -102,8 +103,7 @@ class Steering:
             return Plan(Way.STREAM, 0, 1)
         way = self._trial_way()
         gamma = self._most_gamma if self._fixed else min(_FIRST_GAMMA, self._most_gamma)
-        window = gamma if way is Way.SYNC else max(gamma, min(_FIRST_WINDOW, self._most_window))
-        return Plan(way, gamma, window)
+        return self._trial(way, gamma)
 
     # ------------------------------------------------------------------ events
 
@@ -252,15 +252,17 @@ class Steering:
     def _probe(self) -> None:
         self._probing = True
         self._committed = 0
-        gamma = min(2, self._most_gamma)
-        way = self._trial_way()
-        window = gamma if way is Way.SYNC else max(gamma, min(_FIRST_WINDOW, self._most_window))
-        self.plan = Plan(way, gamma, window)
+        self.plan = self._trial(self._trial_way(), min(2, self._most_gamma))
         self._apply()
 
     def _trial_way(self) -> Way:
         """The way in which drafts can be tried at the least cost."""
         return Way.RUN_AHEAD if Way.RUN_AHEAD in self._ways else self._ways[-1]
+
+    def _trial(self, way: Way, gamma: int) -> Plan:
+        """A plan while too little is known to choose one."""
+        ahead = min(_FIRST_WINDOW, self._most_window)
+        return Plan(way, gamma, gamma if way is Way.SYNC else max(gamma, ahead))
 
     def _apply(self) -> None:
         plan = self.plan

@@ -45,7 +45,7 @@ COMMANDS = (
     Command("plan", "netsim.commands.plan", "say how to deploy on a link, and what would help"),
     Command("proxy", "netsim.proxy", "put a bad link between real programs"),
     Command("demo", "netsim.demo", "watch the real programs over an emulated link"),
-    Command("validate", "netsim.validate", "simulate and measure the same, and compare"),
+    Command("validate", "netsim.commands.validate", "simulate and measure the same, and compare"),
 )
 
 

@@ -56,17 +56,23 @@ def verifier(
     model: str = TARGET,
     on: Sequence[int] = (),
     dtype: str = "float32",
+    listen: str = "127.0.0.1:0",
+    inside: Sequence[str] = (),
 ) -> Iterator[str]:
     """A verifier process; its address.
 
+    on: its cores; none: anywhere. inside: what its command is put behind. listen: in the
+        clear, so an address that nobody else reaches.
     dtype: float32 by default, for in bfloat16 a block of tokens and single ones round
         differently, and now and then a near tie falls the other way: texts are compared here.
 
     Raises:
         RuntimeError: it did not start.
     """
-    command = [sys.executable, "-m", "cloud_verifier.cli", "serve", "--model", model]
-    command += ["--listen", "127.0.0.1:0", "--dtype", dtype]
+    command = [*inside, sys.executable, "-m", "cloud_verifier.cli", "serve", "--model", model]
+    command += ["--listen", listen, "--dtype", dtype]
+    if inside:
+        command.append("--insecure")
     if on:
         command += ["--threads", str(len(on))]
     pipe = subprocess.PIPE

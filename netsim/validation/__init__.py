@@ -1,0 +1,1 @@
+"""The simulation held against the real programs, over the relay and over the kernel's netem."""

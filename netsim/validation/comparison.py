@@ -1,0 +1,142 @@
+"""What was observed, beside the simulation of the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from netsim.acceptance import Acceptance
+from netsim.links import LinkModel
+from netsim.real import Measured
+from netsim.scenario import Scenario, Way
+from netsim.simulation import simulate
+from netsim.text import table
+from netsim.times import Duration, Models
+from netsim.validation.observed import Observed
+
+OVERHEAD_S = 0.7e-3
+"""Of a round outside the two models, both ends together, as benchmarks/service measures it."""
+LUCK = 9
+"""Simulations of each run, which differ in what the link loses and delays; odd, for a median."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tokens/s of one way over one link, simulated and measured, a pair for each run.
+
+    by: what made the link: "relay" or "netem".
+    """
+
+    link: str
+    by: str
+    way: Way
+    pairs: Sequence[tuple[float, float]]
+
+    @property
+    def simulated(self) -> float:
+        """Median."""
+        return statistics.median(simulated for simulated, _ in self.pairs)
+
+    @property
+    def measured(self) -> float:
+        """Median."""
+        return statistics.median(measured for _, measured in self.pairs)
+
+    @property
+    def disagreement(self) -> float:
+        """How far the simulation is off, relative to what was measured; above 0: too fast.
+
+        The median of the runs: what slows a run down does not count against the model.
+        """
+        return statistics.median(simulated / measured - 1 for simulated, measured in self.pairs)
+
+
+def compare(link: LinkModel, by: str, observed: Iterable[Observed]) -> list[Comparison]:
+    """One comparison for each way, in the order in which they were first observed."""
+    pairs: dict[Way, list[tuple[float, float]]] = {}
+    for item in observed:
+        runs = pairs.setdefault(item.measured.way, [])
+        runs.append((_simulated(item, link), item.measured.tokens_per_s))
+    return [Comparison(link.name, by, way, runs) for way, runs in pairs.items()]
+
+
+def _simulated(item: Observed, link: LinkModel) -> float:
+    """Tokens/s of the simulation, with the models' times and agreement as in that run."""
+    real = item.measured
+    drafted = [entry["draft_s"] for entry in real.record if "draft_s" in entry]
+    verify, extra = _forward_times(real)
+    knew = _knew(real)
+    models = Models(
+        draft=Duration(statistics.mean(drafted)) if drafted else Duration(0.0),
+        verify=Duration(verify),
+        extra_s=extra,
+        draft_prefill_s=item.draft_prefill_s / real.prompt_tokens if drafted else 0.0,
+        overhead_s=OVERHEAD_S,
+    )
+    scenario = Scenario(
+        link,
+        models,
+        Acceptance(recorded=knew) if knew else Acceptance.steady(0.0),
+        real.way,
+        gamma=item.gamma,
+        tokens=len(real.token_ids),
+        prompt=real.prompt_tokens,
+    )
+    simulated = (simulate(replace(scenario, seed=seed))[0] for seed in range(LUCK))
+    return statistics.median(run.tokens_per_s for run in simulated)
+
+
+def _forward_times(real: Measured) -> tuple[float, float]:
+    """Seconds of a forward with one token, and those that each draft token adds: a line."""
+    forwards = [
+        (int(entry["evaluated"]), entry["verify_s"] + entry["queue_s"])
+        for entry in real.record
+        if "verify_s" in entry
+    ]
+    if not forwards:
+        return _streaming_s(real), 0.0
+    counts, seconds = zip(*forwards, strict=True)
+    if len(set(counts)) == 1:
+        return statistics.mean(seconds), 0.0
+    slope, verify = statistics.linear_regression(counts, seconds)
+    return max(verify, 0.0), max(slope, 0.0)
+
+
+def _knew(real: Measured) -> list[bool]:
+    """Whether the draft knew each output token. Where it was not asked, it is taken to have."""
+    known = {
+        int(entry["position"]): bool(entry["draft_knew"])
+        for entry in real.record
+        if "draft_knew" in entry
+    }
+    return [known.get(position, True) for position in range(len(real.token_ids))] if known else []
+
+
+def _streaming_s(real: Measured) -> float:
+    """Seconds of a forward, from the times between tokens of a stream."""
+    times = [arrival.at_s for arrival in real.arrivals]
+    return max((times[-1] - times[0]) / max(len(times) - 1, 1) - OVERHEAD_S, 0.0)
+
+
+def told(found: Sequence[Comparison]) -> list[str]:
+    """Lines for a person: a table, and what is furthest apart."""
+    rows = [
+        [
+            item.link,
+            item.by,
+            str(item.way),
+            f"{item.simulated:.2f}",
+            f"{item.measured:.2f}",
+            f"{item.disagreement:+.1%}",
+        ]
+        for item in found
+    ]
+    worst = max(found, key=lambda item: abs(item.disagreement))
+    mean = statistics.mean(abs(item.disagreement) for item in found)
+    summary = (
+        f"tokens/s; furthest apart: {worst.way} over {worst.link} ({worst.by}), "
+        f"{worst.disagreement:+.1%}; on average {mean:.1%}"
+    )
+    head = ["link", "by", "way", "simulated", "measured", "off by"]
+    return [table(head, rows, left=3), "", summary]
