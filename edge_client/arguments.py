@@ -271,7 +271,7 @@ def _add_generation(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--window",
         type=int,
-        help="most draft tokens under way, in pipeline and run-ahead (default: chosen)",
+        help="most draft tokens under way, so no proposal is longer (default: chosen)",
     )
 
 

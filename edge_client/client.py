@@ -287,6 +287,9 @@ class EdgeClient:
             _tell_what_is_in_vain(options, notify)
             if options.mode is not Mode.STREAM:
                 options = _without_draft(options)
+        limits = Limits.from_proto(served.limits)
+        if draft is not None and options.mode is not Mode.AUTO:
+            _tell_of_limit(options.gamma, min(limits.gamma, limits.chain), notify)
         vocabulary = draft.vocabulary if draft is not None else None
         opening = opening_frame(
             options,
@@ -299,7 +302,7 @@ class EdgeClient:
             opening,
             options,
             draft=draft,
-            limits=Limits.from_proto(served.limits),
+            limits=limits,
             notify=notify,
             provisional=provisional,
         )
@@ -414,6 +417,13 @@ def _tell_what_is_in_vain(options: GenerateOptions, notify: Callable[[str], None
         notify("nothing is recorded: without a draft nothing is measured of it")
     if options.offline_tail:
         notify("without a draft nothing goes on while the link is lost")
+
+
+def _tell_of_limit(gamma: int | None, most: int, notify: Callable[[str], None]) -> None:
+    if gamma is not None and gamma > most:
+        notify(
+            f"gamma {gamma} is more than the verifier allows; proposals hold {most} draft tokens"
+        )
 
 
 def _without_draft(options: GenerateOptions) -> GenerateOptions:

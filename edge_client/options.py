@@ -44,7 +44,7 @@ class GenerateOptions:
     seed: of every draw; None lets the verifier choose.
     gamma: draft tokens in a proposal; with `Mode.AUTO` the most of them. None lets the
         policy choose and change it; 0 uses no draft.
-    window: most draft tokens under way at once, in modes that don't wait; None lets the
+    window: most draft tokens under way at once, so no proposal is longer; None lets the
         policy choose.
     logprobs: None for none, else how many likeliest tokens beside each token's own.
     offline_tail: go on drafting while the link is lost, and have it verified at once when
@@ -79,6 +79,13 @@ class GenerateOptions:
                 raise BadRequest(f"{name} must be between {least} and {MOST}, not {value}")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
             raise BadRequest(f"seed must be between 0 and 2^64 − 1, not {self.seed}")
+        if self.mode is not Mode.AUTO and self.gamma and self.window and self.window < self.gamma:
+            raise BadRequest(
+                f"window {self.window} holds no proposal of gamma {self.gamma} draft tokens; "
+                "raise one or lower the other"
+            )
+        if isinstance(self.stops, str):
+            raise BadRequest(f"stops must be a tuple of strings, such as ({self.stops!r},)")
         for stop in self.stops:
             _check_stop(stop)
 

@@ -71,6 +71,12 @@ def test_the_public_list_is_complete() -> None:
     assert {"EdgeClient", "GenerateOptions", "Mode", "Result"} <= set(edge_client.__all__)
 
 
+def test_a_gamma_beyond_the_verifiers_limit_is_cut_with_a_notice(client: EdgeClient) -> None:
+    result = client.generate(PROMPTS[0], options=asking(40, gamma=100))
+    assert result.gamma == 32 and any("gamma 100 is more" in line for line in result.notices)
+    assert client.generate(PROMPTS[0], options=asking(5, gamma=32)).notices == []
+
+
 def test_links_of_event_loops_that_are_gone_are_let_go(client: EdgeClient) -> None:
     for _ in range(4):
         asyncio.run(client.complete(PROMPTS[0], options=asking(3)))

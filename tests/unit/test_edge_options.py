@@ -52,6 +52,7 @@ LIMITS = Limits(context=256, gamma=32)
         ("window", 1 << 32),
         ("logprobs", -1),
         ("logprobs", 1 << 32),
+        ("stops", "END"),
         ("stops", ("a", "")),
         ("stops", ("a", "\udcff")),
         ("mode", "fast"),
@@ -62,6 +63,14 @@ def test_values_out_of_range(field: str, value: Any) -> None:
     name = {"stops": "stop"}.get(field, field)
     with pytest.raises(BadRequest, match=name):
         GenerateOptions(**{field: value})
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD])
+def test_a_window_that_holds_no_proposal(mode: Mode) -> None:
+    with pytest.raises(BadRequest, match="window 3 holds no proposal of gamma 4"):
+        GenerateOptions(mode=mode, gamma=4, window=3)
+    assert GenerateOptions(mode=mode, gamma=3, window=3).window == 3
+    assert GenerateOptions(gamma=4, window=3).window == 3  # the policy takes less
 
 
 def test_values_at_the_limits() -> None:

@@ -38,7 +38,12 @@ class Pair:
     """
 
     def __init__(
-        self, mode: Mode, draft: Callable[[int], int | None], *, taking_turns: bool = False
+        self,
+        mode: Mode,
+        draft: Callable[[int], int | None],
+        *,
+        window: int | None = None,
+        taking_turns: bool = False,
     ) -> None:
         options = GenerateOptions(
             mode=mode, max_tokens=TOKENS, sampling=SamplingParams(temperature=0.0)
@@ -55,13 +60,14 @@ class Pair:
             pacing=options.pacing,
         )
         self.now = 0.0
+        self.longest = self.furthest = 0  # draft tokens in a proposal, and beyond the frontier
         self.link = LinkEstimates(taking_turns=taking_turns)
         self.edge = EdgeSession(self._request(self.opening), Drafting(gamma=0))
         self.steering = Steering(
             self.edge,
             mode=mode,
             gamma=None,
-            window=None,
+            window=window,
             limits=LIMITS,
             link=self.link,
         )
@@ -86,6 +92,8 @@ class Pair:
         """One thing happens; False if nothing can."""
         while (proposal := self.edge.next_proposal()) is not None:
             self.steering.sent(proposal, self.now)
+            self.longest = max(self.longest, len(proposal.tokens))
+            self.furthest = max(self.furthest, len(self.edge.drafted))
             self.cloud.receive(proposal)
         if (wanted := self.edge.draft_wanted()) is not None and self.drafting:
             self.now += DRAFT_S
@@ -173,3 +181,10 @@ def test_what_a_draft_token_adds_to_a_forward_is_learnt_whatever_is_rejected(mod
     rounds = [item for item in pair.steering.record if "verify_s" in item]
     times = [TARGET_S + item["evaluated"] * EXTRA_S for item in rounds]
     assert [item["verify_s"] for item in rounds] == pytest.approx(times)
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.SYNC, Mode.PIPELINE, Mode.RUN_AHEAD])
+def test_no_more_than_the_window_is_under_way(mode: Mode) -> None:
+    pair = Pair(mode, target_token, window=2)
+    pair.play()
+    assert pair.longest <= 2 and pair.furthest <= 2
