@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -248,6 +249,7 @@ class EdgeClient:
         options: GenerateOptions,
         provisional: Callable[[str], None] | None,
     ) -> AsyncIterator[Token]:
+        began = time.perf_counter()
         notices: list[str] = []
 
         def notify(line: str) -> None:
@@ -256,7 +258,9 @@ class EdgeClient:
 
         for last in (False, True):
             route = self._link().route(notify)
-            generation = await self._prepared(route, prompt, messages, options, notify, provisional)
+            generation = await self._prepared(
+                route, prompt, messages, options, notify, provisional, began
+            )
             stream._generation = generation
             stream.result = generation.result
             stream.result.notices = notices
@@ -279,6 +283,7 @@ class EdgeClient:
         options: GenerateOptions,
         notify: Callable[[str], None],
         provisional: Callable[[str], None] | None,
+        began: float,
     ) -> Generation:
         """A generation that suits what the verifier serves."""
         served = await self._served(route.describe, retry.CONNECT)
@@ -305,6 +310,7 @@ class EdgeClient:
             limits=limits,
             notify=notify,
             provisional=provisional,
+            began=began,
         )
 
     # ------------------------------------------------------------------ loops

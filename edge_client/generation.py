@@ -46,8 +46,10 @@ class Generation:
         draft: DraftSide | None,
         limits: Limits,
         notify: Callable[[str], None],
-        provisional: Show | None = None,
+        provisional: Show | None,
+        began: float,
     ) -> None:
+        """`began` is when the text was asked for, in seconds of time.perf_counter."""
         self.result = Result(
             mode=options.mode,
             verification="coupled" if opening.mode == pb.VERIFICATION_MODE_COUPLED else "rejection",
@@ -72,6 +74,7 @@ class Generation:
             end_ids=draft.end_ids if draft else frozenset(),
             weight_bits=options.truncation.weight_bits,
         )
+        self.result.counts = self._machine.counts
         self._limits = limits
         vocabulary = draft.vocabulary if draft is not None else None
         self._provisional = ProvisionalText(
@@ -92,8 +95,8 @@ class Generation:
             if options.record:
                 self._steering.record = self.result.record
         self._run: DraftRun | None = None
-        self._outgoing: asyncio.Queue[pb.Proposal] = asyncio.Queue()
-        self._began = time.perf_counter()
+        self._outgoing: asyncio.Queue[pb.Proposal] | None = None  # while there is a stream
+        self._began = began
         self._rebuild: pb.Open | None = None  # opens the session anew where it was lost
         self._connected = False
         self._draft_failed = False
@@ -107,7 +110,6 @@ class Generation:
         Raises:
             SpecwireError: the verifier refused, or can't be reached any more.
         """
-        self._began = time.perf_counter()
         fruitless = 0
         try:
             while self._machine.finished is None:
@@ -165,7 +167,7 @@ class Generation:
             rtt_s=self._draft.estimates.rtt.value if self._draft is not None else None,
             tokens=tokens,
             tokens_per_s=(tokens - 1) / span if tokens > 1 and span > 0 else 0.0,
-            per_round_trip=tokens / counts.rounds if counts.rounds else 0.0,
+            per_round_trip=self.result.tokens_per_round or 0.0,
         )
 
     async def _pause(self, error: SpecwireError, fruitless: int) -> None:
@@ -183,7 +185,6 @@ class Generation:
             self._connected = False
             stream, opened = await self._connect(stack)
             self._connected = True
-            self._outgoing = asyncio.Queue()  # what was put there for a broken stream is void
             writer: asyncio.Task[None] | None = None
             inbox = Inbox(stream)
             try:
@@ -195,6 +196,7 @@ class Generation:
                 self._rebuild = None
                 if self._draft is not None:
                     self._begin_drafting(self._draft)
+                    self._outgoing = asyncio.Queue()
                     self._pump()
                     writer = asyncio.create_task(self._write(stream, self._outgoing))
                 while self._machine.finished is None:
@@ -206,6 +208,7 @@ class Generation:
                     for token in tokens:
                         yield token
             finally:
+                self._outgoing = None
                 if writer is not None:
                     writer.cancel()
                     await asyncio.gather(writer, return_exceptions=True)
@@ -313,7 +316,6 @@ class Generation:
     def _settle_result(self) -> None:
         machine, result = self._machine, self.result
         result.duration_s = time.perf_counter() - self._began
-        result.counts = machine.counts
         if self._steering is not None:
             result.gamma = self._steering.plan.gamma
         if self._draft is not None:
@@ -352,7 +354,7 @@ class Generation:
         if self._draft is None or self._steering is None or self._text.stopped:
             return
         machine = self._machine
-        while (proposal := machine.next_proposal()) is not None:
+        while self._outgoing is not None and (proposal := machine.next_proposal()) is not None:
             self._steering.sent(proposal, time.perf_counter())
             self._outgoing.put_nowait(proposal)
         if self._run is None:

@@ -84,8 +84,9 @@ class GenerateOptions:
                 f"window {self.window} holds no proposal of gamma {self.gamma} draft tokens; "
                 "raise one or lower the other"
             )
-        if isinstance(self.stops, str):
-            raise BadRequest(f"stops must be a tuple of strings, such as ({self.stops!r},)")
+        stops: object = self.stops
+        if isinstance(stops, str):
+            raise BadRequest(f"stops must be a tuple of strings, such as ({stops!r},)")
         for stop in self.stops:
             _check_stop(stop)
 

@@ -51,7 +51,7 @@ class Status:
     way: how edge and cloud share the work now; "stream" without a draft.
     alpha: acceptance rate of recent drafts; None until some were examined.
     rtt_s: there and back without the model; None until it is known.
-    tokens_per_s: since the first token. per_round_trip: output tokens over verdicts.
+    tokens_per_s: since the first token. per_round_trip: tokens of verdicts over verdicts.
     """
 
     way: str
@@ -108,13 +108,23 @@ class Result:
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens over the whole time, the opening and the prompt included."""
+        """Output tokens over the whole time, from when the text was asked for."""
         return len(self.token_ids) / self.duration_s if self.duration_s > 0 else 0.0
 
     @property
     def round_trips_saved(self) -> int:
-        """Output tokens minus verdicts: what asking for each token would have cost more."""
-        return len(self.token_ids) - self.counts.rounds
+        """Tokens of verdicts minus verdicts: what asking for each token would have cost more."""
+        return self._of_verdicts - self.counts.rounds
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens of verdicts over verdicts; None without one."""
+        return self._of_verdicts / self.counts.rounds if self.counts.rounds else None
+
+    @property
+    def _of_verdicts(self) -> int:
+        """Output tokens, but for those whose verdicts were lost with a link."""
+        return len(self.token_ids) - self.origins.get(Origin.CAUGHT_UP, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for one JSON object; documented in docs/cli.md."""
@@ -153,7 +163,7 @@ class Result:
             "reconnections": self.reconnections,
             "ttft_s": round(self.ttft_s, 6),
             "timing_ms": self.timing,
-            "tokens_per_round": len(self.token_ids) / counts.rounds if counts.rounds else None,
+            "tokens_per_round": self.tokens_per_round,
             "duration_s": round(self.duration_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 3),
             "seed": self.seed,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import edge_client
-from edge_client import EdgeClient, GenerateOptions, Mode, Result
+from edge_client import EdgeClient, GenerateOptions, Mode, Result, link
 from edge_client.draft.llama_weights import LlamaWeights
 from specwire.edge_session import EdgeSession, Origin
 from specwire.errors import BadRequest, LinkError, SpecwireError
@@ -206,6 +206,21 @@ async def test_leaving_a_stream_in_the_middle_ends_it(slow: VerifierThread, draf
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_times_count_from_when_the_text_was_asked_for(
+    verifier: VerifierThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = link.Link.describe
+
+    async def slowly(self: link.Link) -> Any:
+        await asyncio.sleep(0.3)
+        return await describe(self)
+
+    monkeypatch.setattr(link.Link, "describe", slowly)
+    async with EdgeClient(verifier.address) as client:
+        result = await client.complete(PROMPTS[0], options=asking(3, mode=Mode.STREAM))
+    assert 0.3 < result.ttft_s < result.duration_s
 
 
 @pytest.mark.parametrize("mode", [*DRAFTING_MODES, Mode.STREAM])

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from specwire.v1 import verifier_pb2 as pb
 from tests.support.edge import (
     DRAFTING_MODES,
     Relay,
+    SourceClient,
     VerifierThread,
     asking,
     byte_budgets,
+    guess_source,
     settled,
     tiny_verifier,
 )
@@ -211,6 +213,34 @@ async def test_a_restarted_verifier_goes_on_where_the_old_one_stopped(
     assert restarts == 2
     assert result.token_ids == undisturbed[rule].token_ids
     assert "".join(texts) == result.text == undisturbed[rule].text
+
+
+async def test_nothing_counts_as_sent_while_there_is_no_link(
+    restartable: VerifierThread, draft: str
+) -> None:
+    counted: list[int] = []
+
+    def slow_guess(prefix: Sequence[int]) -> int:
+        time.sleep(0.05)
+        return prefix[-1]
+
+    async def come_back() -> None:
+        await asyncio.sleep(0.7)
+        await asyncio.to_thread(restartable.start)
+
+    async with SourceClient(
+        restartable.address,
+        draft,
+        guess_source(slow_guess),
+        notify=lambda _: counted.append(stream.result.counts.proposed),
+    ) as client:
+        stream = client.stream(PROMPT, options=asking(40, mode=Mode.PIPELINE, gamma=1))
+        async for token in stream:
+            if token.position == 30:
+                await asyncio.to_thread(restartable.stop)
+                coming = asyncio.create_task(come_back())
+        await coming
+    assert len(counted) > 1 and len(set(counted)) == 1, counted
 
 
 @pytest.mark.parametrize("mode", [Mode.STREAM, Mode.SYNC])

@@ -386,6 +386,13 @@ def test_the_summary_of_a_target_alone_speaks_of_no_draft() -> None:
     assert "target-only" in text and "α" not in text and "written by" not in text
 
 
+def test_tokens_whose_verdicts_were_lost_saved_no_round_trip() -> None:
+    result = account()
+    result.token_ids += [1, 2, 3]
+    result.origins[Origin.CAUGHT_UP] = 3
+    assert (result.round_trips_saved, result.tokens_per_round) == (7, 4.5)
+
+
 def test_the_account_in_json() -> None:
     result = account()
     result.logprobs = [TokenLogprob(-0.5, ((3, -0.5), (4, -1.0)))]
