@@ -11,7 +11,11 @@ from specwire.v1 import verifier_pb2 as pb
 
 
 class TargetStream(Protocol):
-    """One session's frames, up and down, counted in bytes of payload that left this device."""
+    """One open session's frames, up and down, counted in bytes of payload that left this device."""
+
+    @property
+    def opened(self) -> pb.Opened:
+        """The answer to the opening, which came before all other frames."""
 
     @property
     def bytes_up(self) -> int:
@@ -43,10 +47,10 @@ class TargetRoute(Protocol):
         """What the target is. May be what was told before, if the link still stands."""
 
     def decode(self, first: pb.EdgeFrame) -> AbstractAsyncContextManager[TargetStream]:
-        """A session's stream, begun with `first`; over on leaving."""
+        """A session's stream, begun with `first`, which was answered; over on leaving."""
 
     def generate(self, opening: pb.Open) -> AbstractAsyncContextManager[TargetStream]:
-        """A plain token stream; over on leaving."""
+        """A plain token stream whose opening was answered; over on leaving."""
 
     def leave(self, session_id: bytes) -> None:
         """Have a session closed, without waiting for it; best effort."""

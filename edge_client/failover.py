@@ -284,14 +284,15 @@ class Route:
         except SpecwireError as error:
             verifier.failed(error)
             raise
-        return RouteStream(stream, frame, verifier)
+        return RouteStream(stream, frame.opened, verifier)
 
     def _arrived(self, verifier: _Verifier, stream: RouteStream) -> None:
         verifier.works()
-        if self._resume is not None and self._home is not None and self._session != stream.session:
+        session = stream.opened.session_id
+        if self._resume is not None and self._home is not None and self._session != session:
             self._home.link.leave(self._session)  # it may still be kept there, for nobody
         self._link.use(verifier, self._why, self._notify)
-        self._home, self._session = verifier, stream.session
+        self._home, self._session = verifier, session
         self._resume = self._why = None
 
     async def _check_target(self, verifier: _Verifier) -> None:
@@ -337,12 +338,11 @@ class Route:
 
 
 class RouteStream:
-    """A `TargetStream` whose first frame has come already."""
+    """A `TargetStream` from one of several verifiers."""
 
-    def __init__(self, stream: Stream, first: pb.CloudFrame, verifier: _Verifier) -> None:
-        self.session = first.opened.session_id
+    def __init__(self, stream: Stream, opened: pb.Opened, verifier: _Verifier) -> None:
+        self.opened = opened
         self._stream = stream
-        self._first: pb.CloudFrame | None = first
         self._verifier = verifier
 
     @property
@@ -361,9 +361,6 @@ class RouteStream:
 
     async def receive(self) -> pb.CloudFrame | None:
         """The next frame; None at the end. Raises as `Stream.receive`."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
         try:
             return await self._stream.receive()
         except SpecwireError as error:

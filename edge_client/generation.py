@@ -183,13 +183,13 @@ class Generation:
         """One stream, from Open or Resume to its end or its breaking."""
         async with contextlib.AsyncExitStack() as stack:
             self._connected = False
-            stream, opened = await self._connect(stack)
+            stream = await self._connect(stack)
             self._connected = True
             writer: asyncio.Task[None] | None = None
             inbox = Inbox(stream)
             try:
                 self._provisional.withdraw()
-                for token in self._deliver(self._machine.on_opened(opened)):
+                for token in self._deliver(self._machine.on_opened(stream.opened)):
                     yield token
                 if self._steering is not None:
                     self._steering.opened()
@@ -218,17 +218,11 @@ class Generation:
 
     # ------------------------------------------------------------ connecting
 
-    async def _connect(self, stack: contextlib.AsyncExitStack) -> tuple[TargetStream, pb.Opened]:
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> TargetStream:
         """A stream whose session is open, with bounded attempts."""
 
-        async def attempt() -> tuple[TargetStream, pb.Opened]:
-            async with contextlib.AsyncExitStack() as trial:
-                stream = await trial.enter_async_context(self._stream())
-                frame = await stream.receive()
-                if frame is None or frame.WhichOneof("kind") != "opened":
-                    raise LinkError("the verifier did not answer the opening")
-                stack.push_async_exit(trial.pop_all())
-                return stream, frame.opened
+        async def attempt() -> TargetStream:
+            return await stack.enter_async_context(self._stream())
 
         policy = retry.RESUME if self._machine.opened else retry.CONNECT
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from edge_client.policy.speed import Way
 from specwire.errors import BadRequest
 from specwire.qrow import Truncation
 from specwire.sampling import SamplingParams
@@ -26,6 +28,17 @@ class Mode(StrEnum):
     RUN_AHEAD = "run-ahead"  # the cloud never waits; drafts that come in time help
     STREAM = "stream"  # no drafts: plain token streaming
     TARGET_ONLY = "target-only"  # as stream, because there is no usable draft
+
+
+WAYS: Mapping[Mode, tuple[Way, ...]] = {
+    Mode.AUTO: (Way.STREAM, Way.RUN_AHEAD, Way.PIPELINE, Way.SYNC),
+    Mode.SYNC: (Way.SYNC,),
+    Mode.PIPELINE: (Way.PIPELINE,),
+    Mode.RUN_AHEAD: (Way.RUN_AHEAD,),
+    Mode.STREAM: (Way.STREAM,),
+    Mode.TARGET_ONLY: (Way.STREAM,),
+}
+"""The ways that a mode may take; a session is opened as suits the first."""
 
 
 class Verification(StrEnum):
@@ -93,8 +106,7 @@ class GenerateOptions:
     @property
     def pacing(self) -> pb.Pacing:
         """What the cloud does at first when it has no draft."""
-        waits = self.mode in (Mode.SYNC, Mode.PIPELINE)
-        return pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD
+        return pb.PACING_WAIT if WAYS[self.mode][0].waits else pb.PACING_RUN_AHEAD
 
     @property
     def rule(self) -> pb.VerificationMode:

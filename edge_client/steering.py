@@ -7,11 +7,10 @@ and the cloud, through it, how to pace itself. The simulator runs the same objec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.options import Mode
+from edge_client.options import WAYS, Mode
 from edge_client.policy.choice import Plan, choose
 from edge_client.policy.estimates import Agreement, LinkEstimates, conditions
 from edge_client.policy.speed import Way
@@ -32,18 +31,10 @@ _OFTEN = 8
 """Times in a row that the draft had nothing to say, after which a fixed mode does not have
 the cloud wait for it until it speaks again."""
 
-_WAYS: dict[Mode, tuple[Way, ...]] = {
-    Mode.AUTO: (Way.STREAM, Way.RUN_AHEAD, Way.PIPELINE, Way.SYNC),
-    Mode.SYNC: (Way.SYNC,),
-    Mode.PIPELINE: (Way.PIPELINE,),
-    Mode.RUN_AHEAD: (Way.RUN_AHEAD,),
-}
 _FIRST_PROBE = 4
 """Tokens without drafts at first, where they share cores with the target: what they must beat."""
 _AT_BEST = 0.95
 """No draft is taken to be accepted more often than this."""
-_WAITING = (Way.SYNC, Way.PIPELINE)
-"""Ways in which the cloud waits for drafts."""
 _IN_TURN = (Way.STREAM, Way.SYNC)
 """What `auto` chooses from where draft and target share their cores."""
 
@@ -73,7 +64,7 @@ class Steering:
         link: LinkEstimates,
     ) -> None:
         self._machine = machine
-        self._ways = _WAYS[mode]
+        self._ways = WAYS[mode]
         if link.taking_turns and mode is Mode.AUTO:
             self._ways = _IN_TURN
         self._fixed = gamma is not None and mode is not Mode.AUTO
@@ -137,7 +128,7 @@ class Steering:
         """
         self._exhausted += 1
         if Way.STREAM in self._ways:
-            if self.plan.way in _WAITING:
+            if self.plan.way.waits:
                 self.plan = replace(self.plan, way=Way.RUN_AHEAD)
                 self._verdicts = 0
                 self._apply()
@@ -157,7 +148,7 @@ class Steering:
         self._hear_of(verdict, forward, queue, now)
         if not self._fresh:
             self._link.add_forward(verdict.evaluated, forward)
-            if self.plan.way in _WAITING:
+            if self.plan.way.waits:
                 self._link.queue.add(queue)
             if self.record is not None:
                 values = {"verify_s": forward, "queue_s": queue, "evaluated": verdict.evaluated}
@@ -266,7 +257,6 @@ class Steering:
 
     def _apply(self) -> None:
         plan = self.plan
-        waits = plan.way in _WAITING
         self._machine.steer(
             Drafting(
                 plan.gamma,
@@ -274,11 +264,6 @@ class Steering:
                 window=max(plan.window, 1),
                 stop_below=plan.stop_below if plan.way is Way.SYNC and not self._fixed else 0.0,
             ),
-            pb.PACING_WAIT if waits else pb.PACING_RUN_AHEAD,
+            pb.PACING_WAIT if plan.way.waits else pb.PACING_RUN_AHEAD,
             at_once=self._link.taking_turns,
         )
-
-
-def ways_of(mode: Mode) -> Sequence[Way]:
-    """The ways that a mode may take."""
-    return _WAYS[mode]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_client.options import Mode
+from edge_client.options import WAYS, Mode
 from edge_client.policy.choice import DRAFTING_GAIN, Plan, choose
 from edge_client.policy.speed import Conditions, Way, expected_speed
 from edge_client.policy.threshold import last_good
-from edge_client.steering import MOST_GAMMA, ways_of
+from edge_client.steering import MOST_GAMMA
 
 TYPICAL_ALPHA = 0.7
 """Acceptance rate of a fair draft, to say what one would have to be like."""
@@ -68,7 +68,7 @@ def advise(
     if mode is Mode.STREAM:
         chosen, why = plans[Way.STREAM], "--mode stream asks for no drafts"
     elif mode is Mode.AUTO:
-        chosen = choose(at, ways=ways_of(mode), most_gamma=longest, most_window=max(1, most_window))
+        chosen = choose(at, ways=WAYS[mode], most_gamma=longest, most_window=max(1, most_window))
         why = _reason(chosen, plans)
     else:
         way = Way(str(mode))

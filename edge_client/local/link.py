@@ -104,7 +104,8 @@ class LocalStream:
         self.bytes_up = self.bytes_down = 0
         self._seat = seat
         self._state = state
-        self._outbox = deque([pb.CloudFrame(opened=opened)])
+        self.opened = opened
+        self._outbox = deque[pb.CloudFrame]()
         if state.finished is not None:
             self._outbox.append(pb.CloudFrame(finished=state.finished))
         self._error: SpecwireError | None = None

@@ -17,7 +17,7 @@ _SHORT_RTT_S = 0.02
 
 
 class Average:
-    """A running mean and mean deviation, which forget (Jacobson 1988, as TCP's round-trip time).
+    """A running mean, which forgets.
 
     The first values weigh as in a plain mean, later ones `gain`.
     """
@@ -26,8 +26,6 @@ class Average:
         self._gain = gain
         self._seen = 0
         self._mean = start
-        self.spread = 0.0
-        """Mean deviation."""
 
     @property
     def value(self) -> float | None:
@@ -41,7 +39,6 @@ class Average:
             return
         self._seen += 1
         gain = max(self._gain, 1 / self._seen)
-        self.spread += gain * (abs(value - self._mean) - self.spread)
         self._mean += gain * (value - self._mean)
 
 
@@ -96,11 +93,6 @@ class LinkEstimates:
             name: None if value is None else round(1e3 * value, 3)
             for name, value in seconds.items()
         }
-
-    @property
-    def known(self) -> bool:
-        """Whether there is enough to choose by."""
-        return bool(self._forwards) and None not in (self.rtt.value, self.draft.value)
 
     def forward_times(self) -> tuple[float, float] | None:
         """Seconds of a forward with one token, and those that each draft token adds.

@@ -31,6 +31,11 @@ class Way(StrEnum):
     RUN_AHEAD = "run-ahead"  # draft on, and the cloud does not wait
     STREAM = "stream"  # no drafts; the cloud does not wait
 
+    @property
+    def waits(self) -> bool:
+        """Whether the cloud waits for drafts."""
+        return self in (Way.SYNC, Way.PIPELINE)
+
 
 @dataclass(frozen=True)
 class Conditions:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edge_client import EdgeClient, Mode, Result, Verification, link
+from edge_client import EdgeClient, Mode, Result, TokenStream, Verification, link
 from specwire.errors import BadRequest, LinkError, SpecwireError
 from specwire.v1 import verifier_pb2 as pb
 from tests.support.edge import (
@@ -219,6 +219,7 @@ async def test_nothing_counts_as_sent_while_there_is_no_link(
     restartable: VerifierThread, draft: str
 ) -> None:
     counted: list[int] = []
+    stream: TokenStream
 
     def slow_guess(prefix: Sequence[int]) -> int:
         time.sleep(0.05)

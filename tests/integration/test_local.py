@@ -297,8 +297,7 @@ async def test_a_refused_proposal_reaches_whoever_waits(tiny_gguf: Path) -> None
     opening.ids.ids.extend([5, 6])
     try:
         async with LocalLink(device).decode(pb.EdgeFrame(open=opening)) as stream:
-            frame = await stream.receive()
-            assert frame is not None and frame.opened.prompt_length == 2
+            assert stream.opened.prompt_length == 2
             waiting = asyncio.create_task(stream.receive())
             await asyncio.sleep(0.01)
             bad = pb.Proposal(number=1, chain=1, start=2, tokens=[SIZE + 7])
