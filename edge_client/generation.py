@@ -19,7 +19,9 @@ from edge_client.offline import MOST_TOKENS, ProvisionalText, Show
 from edge_client.options import GenerateOptions, Mode
 from edge_client.result import FINISH_REASONS, Result, Status, Token, read_logprobs
 from edge_client.steering import Steering
-from specwire.edge_session import CommittedToken, Drafting, EdgeSession, Origin
+from specwire.committed import CommittedToken, Origin
+from specwire.drafting import Drafting
+from specwire.edge_session import EdgeSession
 from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
 from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.request import SessionRequest

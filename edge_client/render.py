@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from edge_client.result import Result, Token
-from specwire.edge_session import Origin
+from specwire.committed import Origin
 
 _RESET = "\x1b[0m"
 _DIM = "\x1b[2m"

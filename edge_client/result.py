@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specwire.edge_session import Counts, Origin
+from specwire.committed import Origin
+from specwire.draft_account import Counts
 from specwire.v1 import verifier_pb2 as pb
 
 FINISH_REASONS = {

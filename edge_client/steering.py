@@ -14,7 +14,8 @@ from edge_client.options import WAYS, Mode
 from edge_client.policy.choice import Plan, choose
 from edge_client.policy.estimates import Agreement, LinkEstimates, conditions
 from edge_client.policy.speed import Way
-from specwire.edge_session import Drafting, EdgeSession
+from specwire.drafting import Drafting
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.v1 import verifier_pb2 as pb
 

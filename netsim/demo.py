@@ -16,7 +16,7 @@ from netsim.links.profiles import profile
 from netsim.real import Arrival, Measured, cores, generate, on_cores, verifier
 from netsim.relay import Relay
 from netsim.scenario import Way
-from specwire.edge_session import Origin
+from specwire.committed import Origin
 from specwire.errors import SpecwireError
 
 PROMPT = "Explain in a few sentences how a rainbow forms."

@@ -14,7 +14,8 @@ from edge_client.steering import Steering
 from netsim.acceptance import Knows
 from netsim.scenario import EDGE, Run, Scenario, Span, Way
 from netsim.verifier import PROMPT, draft_token
-from specwire.edge_session import Drafting, EdgeSession
+from specwire.drafting import Drafting
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.request import SessionRequest
 from specwire.v1 import verifier_pb2 as pb

@@ -13,7 +13,8 @@ import pytest
 import edge_client
 from edge_client import EdgeClient, GenerateOptions, Mode, Result, link
 from edge_client.draft.llama_weights import LlamaWeights
-from specwire.edge_session import EdgeSession, Origin
+from specwire.committed import Origin
+from specwire.edge_session import EdgeSession
 from specwire.errors import BadRequest, LinkError, SpecwireError
 from tests.support.edge import (
     DRAFTING_MODES,

@@ -21,7 +21,7 @@ from edge_client.local import device as device_module
 from edge_client.local.device import TargetDevice
 from edge_client.local.link import LocalLink
 from edge_client.local.target import check_can_verify
-from specwire.edge_session import Origin
+from specwire.committed import Origin
 from specwire.errors import BadRequest, Exhausted, ModelError, SessionNotFound
 from specwire.llama_prompt import LlamaEncoder
 from specwire.v1 import verifier_pb2 as pb

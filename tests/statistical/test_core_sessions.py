@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specwire.edge_session import Drafting, DraftWanted, EdgeSession
+from specwire.drafting import Drafting, DraftWanted
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.qrow import QRow
 from specwire.sampling import SamplingParams, distribution

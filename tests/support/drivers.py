@@ -21,7 +21,9 @@ import numpy as np
 
 from specwire.acceptance import coupled_noise, examine_coupled, examine_rejection, rejection_noise
 from specwire.cloud_session import CloudSession, Outcome, Work
-from specwire.edge_session import CommittedToken, Drafting, DraftWanted, EdgeSession
+from specwire.committed import CommittedToken
+from specwire.drafting import Drafting, DraftWanted
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.qrow import (
     QRow,
@@ -248,9 +250,10 @@ class Driver:
 
     def describe(self) -> str:
         """The state, for a failing test."""
-        chain = self.edge._chain
+        chain = self.edge._chains.current
+        asked_at = self.edge._pacing._asked_at
         return (
-            f"edge at {self.edge.frontier} with chain {chain}, asked at {self.edge._asked_at}; "
+            f"edge at {self.edge.frontier} with chain {chain}, asked at {asked_at}; "
             f"cloud at {self.cloud.frontier} with {self.cloud._chain}, pacing {self.cloud.pacing}"
         )
 

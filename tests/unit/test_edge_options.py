@@ -18,7 +18,8 @@ from edge_client.cli import main
 from edge_client.generation import opening_frame
 from edge_client.result import TokenLogprob
 from edge_client.retry import RetryPolicy, retrying
-from specwire.edge_session import Counts, Origin
+from specwire.committed import Origin
+from specwire.draft_account import Counts
 from specwire.errors import (
     BadRequest,
     Draining,

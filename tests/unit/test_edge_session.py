@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from specwire.edge_session import Drafting, DraftWanted, EdgeSession, Origin
+from specwire.committed import Origin
+from specwire.drafting import Drafting, DraftWanted
+from specwire.edge_session import EdgeSession
 from specwire.errors import ProtocolError
 from specwire.qrow import point_row
 from specwire.request import SessionRequest
@@ -51,7 +53,7 @@ def sent(edge: EdgeSession) -> list[tuple[int, list[int], bool]]:
 
 def verdict(edge: EdgeSession, accepted: int, token: int | None, **fields: Any) -> list[int]:
     """A verdict on the current chain at the frontier; the ids it commits."""
-    values = {"number": 1, "start": edge.frontier, "chain": edge._chain.id, **fields}
+    values = {"number": 1, "start": edge.frontier, "chain": edge._chains.current.id, **fields}
     frame = pb.Verdict(examined=accepted, accepted=accepted, **values)
     if token is not None:
         frame.token = token
@@ -69,17 +71,17 @@ def test_nothing_happens_before_the_session_is_open() -> None:
     edge = edge_of(SYNC, is_open=False)
     assert not edge.opened and edge.draft_wanted() is None and edge.next_proposal() is None
     edge.on_opened(opened())
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 3)
 
 
 def test_synchronous_rounds() -> None:
     edge = edge_of(SYNC)
     feed(edge, 3, 4)
-    assert sent(edge) == [] and edge.draft_wanted() == DraftWanted(edge._chain.id, 4, 1)
+    assert sent(edge) == [] and edge.draft_wanted() == DraftWanted(edge._chains.current.id, 4, 1)
     feed(edge, 5)
     assert sent(edge) == [(2, [3, 4, 5], False)]
     assert edge.waiting and edge.draft_wanted() is None
-    chain = edge._chain.id
+    chain = edge._chains.current.id
     assert verdict(edge, 1, 7) == [3, 7]
     assert edge.draft_wanted() == DraftWanted(chain + 1, 4, 3)
     assert sent(edge) == [] and list(edge.output) == [3, 7]
@@ -96,7 +98,7 @@ def test_pipelined_rounds_go_on_while_waiting() -> None:
     assert sent(edge) == [(6, [7], False)]
     # Full acceptance, bonus held back: the chain goes on.
     assert verdict(edge, 2, None) == [3, 4]
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 7, 2)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 7, 2)
     assert edge.prefix(7) == [0, 1, 3, 4, 5, 6, 7]
 
 
@@ -124,7 +126,7 @@ def test_tokens_of_a_replaced_chain_are_not_taken() -> None:
 def test_a_run_ahead_token_that_agrees_keeps_the_chain() -> None:
     edge = edge_of(SYNC, pacing=RUN_AHEAD)
     feed(edge, 3, 4)
-    chain = edge._chain.id
+    chain = edge._chains.current.id
     assert verdict(edge, 0, 3, chain=0, kind=pb.TOKEN_KIND_RUN_AHEAD) == [3]
     assert edge.draft_wanted() == DraftWanted(chain, 4, 2)
     feed(edge, 5, 6)
@@ -134,7 +136,7 @@ def test_a_run_ahead_token_that_agrees_keeps_the_chain() -> None:
 def test_a_run_ahead_token_that_differs_ends_the_chain() -> None:
     edge = edge_of(SYNC, pacing=RUN_AHEAD)
     feed(edge, 3, 4)
-    chain = edge._chain.id
+    chain = edge._chains.current.id
     verdict(edge, 0, 8, chain=0)
     assert edge.draft_wanted() == DraftWanted(chain + 1, 3, 3)
 
@@ -145,7 +147,7 @@ def test_what_the_frontier_passed_unsent_is_not_expected_by_the_cloud() -> None:
     feed(edge, 3, 4)
     sent(edge)
     feed(edge, 5)
-    first = edge._chain.id
+    first = edge._chains.current.id
     verdict(edge, 2, 5)  # bonus = the next draft token, which was not sent yet
     feed(edge, 6)
     feed(edge, 7)
@@ -215,7 +217,7 @@ def test_a_draft_with_nothing_to_say_sends_what_there_is_and_then_asks(
 ) -> None:
     edge = edge_of(drafting)
     feed(edge, 3)
-    edge.draft_exhausted(edge._chain.drafted_as)
+    edge.draft_exhausted(edge._chains.current.drafted_as)
     assert edge.draft_wanted() is None
     assert sent(edge) == [(2, [3], False)]
     assert sent(edge) == []
@@ -228,17 +230,17 @@ def test_a_draft_with_nothing_to_say_sends_what_there_is_and_then_asks(
 def test_a_draft_that_was_exhausted_in_one_chain_is_asked_in_the_next() -> None:
     edge = edge_of(SYNC, pacing=RUN_AHEAD)
     feed(edge, 3, 4)
-    edge.draft_exhausted(edge._chain.id)
+    edge.draft_exhausted(edge._chains.current.id)
     assert edge.draft_wanted() is None
     verdict(edge, 0, 8, chain=0)
     feed(edge, 5)
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 4, 2)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 4, 2)
 
 
 def test_k6_the_last_position_is_never_drafted() -> None:
     edge = edge_of(SYNC, is_open=False)
     edge.on_opened(opened(max_frontier=5))
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 2)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 2)
     feed(edge, 3, 4)
     assert sent(edge) == [(2, [3, 4], False)]
     verdict(edge, 2, None)
@@ -301,7 +303,7 @@ def test_the_proposal_of_an_end_token_is_filled_as_any_other(pacing: pb.Pacing) 
 def test_nothing_is_drafted_after_the_proposal_of_an_end_token() -> None:
     edge = edge_of(PIPELINE)
     feed(edge, END, 3)
-    chain = edge._chain.drafted_as
+    chain = edge._chains.current.drafted_as
     assert sent(edge) == [(2, [END, 3], False)]
     assert edge.draft_wanted() is None
     assert not edge.add_draft(chain, 4, point_row(4))
@@ -318,7 +320,7 @@ def test_after_an_end_token_nothing_is_sent() -> None:
     finished = pb.Finished(reason=pb.FINISH_REASON_END_TOKEN, frontier=4)
     edge.on_finished(finished)
     assert edge.finished is finished
-    assert not edge.add_draft(edge._chain.drafted_as, 3, point_row(3))
+    assert not edge.add_draft(edge._chains.current.drafted_as, 3, point_row(3))
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────
@@ -331,7 +333,7 @@ def test_tokens_are_delivered_with_position_origin_and_logprobs() -> None:
     frame = pb.Verdict(
         number=1,
         start=2,
-        chain=edge._chain.id,
+        chain=edge._chains.current.id,
         examined=2,
         accepted=1,
         token=7,
@@ -379,10 +381,26 @@ def test_verdicts_that_do_not_fit_are_the_clouds_fault(
     edge = edge_of(SYNC)
     feed(edge, 3, 4, 5)
     sent(edge)
-    frame = pb.Verdict(**{"number": 1, "chain": edge._chain.id, **fields})
+    frame = pb.Verdict(**{"number": 1, "chain": edge._chains.current.id, **fields})
     with pytest.raises(ProtocolError, match=message):
         edge.on_verdict(frame)
     assert list(edge.output) == []
+
+
+def test_log_probabilities_of_some_tokens_alone_are_the_clouds_fault() -> None:
+    few = [pb.TokenLogprobs(logprob=-1)]
+    edge = edge_of(SYNC)
+    feed(edge, 3, 4, 5)
+    sent(edge)
+    frame = pb.Verdict(
+        number=1, start=2, chain=edge._chains.current.id, examined=2, accepted=2, token=7
+    )
+    frame.logprobs.extend(few)
+    with pytest.raises(ProtocolError, match=r"3 tokens .* from 2 on, but .* for 1 alone"):
+        edge.on_verdict(frame)
+    committed = pb.Committed(start=2, tokens=[3, 8], logprobs=few)
+    with pytest.raises(ProtocolError, match=r"2 tokens .* from 2 on, but .* for 1 alone"):
+        edge.on_opened(opened(frontier=4, committed=committed))
 
 
 def test_an_end_that_does_not_fit_is_the_clouds_fault() -> None:
@@ -397,7 +415,7 @@ def test_the_prompt_and_seed_may_come_from_the_cloud() -> None:
     edge = EdgeSession(SessionRequest(prompt=(), seed=0, max_tokens=5), SYNC)
     edge.on_opened(opened(prompt=pb.TokenIds(ids=[4, 6]), model="m"))
     assert (edge.request.prompt, edge.request.seed, edge.model) == ((4, 6), 5, "m")
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 3)
 
 
 def test_after_a_cut_what_was_missed_is_caught_up() -> None:
@@ -541,7 +559,7 @@ def test_offline_it_drafts_on_and_sends_all_at_once_when_the_link_is_back(
     drafting: Drafting,
 ) -> None:
     edge = offline(drafting)
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 8)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 8)
     feed(edge, *range(1, 9))
     assert edge.draft_wanted() is None and sent(edge) == []
     assert list(edge.drafted) == list(range(1, 9))
@@ -571,7 +589,7 @@ def test_offline_what_no_longer_fits_is_not_sent() -> None:
     edge.on_opened(opened(frontier=4, committed=committed))
     assert sent(edge) == []
     wanted = edge.draft_wanted()
-    assert wanted == DraftWanted(edge._chain.id, 4, 3)
+    assert wanted == DraftWanted(edge._chains.current.id, 4, 3)
     feed(edge, 1)
     assert sent(edge) == []  # a new chain is sent as ever
 
@@ -600,31 +618,31 @@ def test_offline_the_last_position_is_never_drafted() -> None:
     edge = edge_of(SYNC, is_open=False)
     edge.on_opened(opened(max_frontier=6))
     edge.go_offline(64, 32)
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 3)
 
 
 def test_offline_is_nothing_before_the_session_is_open() -> None:
     edge = edge_of(SYNC, is_open=False)
     edge.go_offline(64, 32)
     edge.on_opened(opened())
-    assert edge.draft_wanted() == DraftWanted(edge._chain.id, 2, 3)
+    assert edge.draft_wanted() == DraftWanted(edge._chains.current.id, 2, 3)
 
 
 def test_a_cloud_that_was_not_told_to_wait_is_not_asked() -> None:
     """The draft is still at its prompt: asking would cost a round trip for each token."""
     edge = edge_of(Drafting(2, pipeline=True, window=4), pacing=RUN_AHEAD)
     edge.steer(Drafting(2), WAIT)
-    edge.draft_exhausted(edge._chain.drafted_as)
+    edge.draft_exhausted(edge._chains.current.drafted_as)
     assert edge.next_proposal() is None
     assert verdict(edge, 0, 3, chain=0) == [3]
     feed(edge, 4, 5)
     proposal = edge.next_proposal()
     assert proposal is not None and proposal.pacing == WAIT
     assert verdict(edge, 2, 6) == [4, 5, 6]
-    edge.draft_exhausted(edge._chain.drafted_as)
+    edge.draft_exhausted(edge._chains.current.drafted_as)
     assert sent(edge) == [(edge.frontier, [], False)]  # now it waits, and is asked
     # After a resumption it is not known whether it heard: it is asked too.
     edge.on_opened(opened(edge.frontier))
-    edge.draft_exhausted(edge._chain.drafted_as)
+    edge.draft_exhausted(edge._chains.current.drafted_as)
     proposal = edge.next_proposal()
     assert proposal is not None and not proposal.tokens and proposal.pacing == WAIT

@@ -26,7 +26,8 @@ from edge_client.options import GenerateOptions, Mode
 from edge_client.render import seldom
 from edge_client.result import Result, Token, TokenLogprob
 from specwire import errors
-from specwire.edge_session import Counts, Origin
+from specwire.committed import Origin
+from specwire.draft_account import Counts
 from specwire.limits import Limits
 from specwire.text import TextStream
 from specwire.v1 import verifier_pb2 as pb

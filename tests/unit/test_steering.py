@@ -13,7 +13,8 @@ from edge_client.policy.estimates import LinkEstimates
 from edge_client.policy.speed import Way
 from edge_client.steering import Steering
 from specwire.cloud_session import CloudSession, Outcome
-from specwire.edge_session import Drafting, EdgeSession
+from specwire.drafting import Drafting
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.qrow import point_row
 from specwire.request import SessionRequest, read_open
@@ -137,7 +138,7 @@ def test_a_draft_that_fails_is_not_waited_for(mode: Mode, taking_turns: bool, at
     pair.lose_draft()
     pair.play()
     assert pair.steering.plan.way is Way.STREAM and pair.edge.drafting.gamma == 0
-    assert pair.edge.request.pacing == pb.PACING_RUN_AHEAD
+    assert pair.edge.pacing == pb.PACING_RUN_AHEAD
 
 
 def test_a_session_rebuilt_before_the_cloud_heard_that_it_may_wait_goes_on() -> None:
@@ -160,7 +161,7 @@ def test_a_session_resumed_while_it_is_unknown_what_the_cloud_heard_goes_on() ->
     pair.play(lambda: pair.edge.frontier >= 40)
     silent = True
     # That the cloud is to run ahead is sent, and lost with the link.
-    pair.play(lambda: pair.edge.request.pacing == pb.PACING_RUN_AHEAD)
+    pair.play(lambda: pair.edge.pacing == pb.PACING_RUN_AHEAD)
     while pair.edge.next_proposal() is not None:
         pass
     pair.edge.on_opened(pair.cloud.resumed(pair.edge.frontier, b"session", "table"))

@@ -8,7 +8,8 @@ from edge_client.options import Mode
 from edge_client.policy.estimates import LinkEstimates
 from edge_client.policy.speed import Way
 from edge_client.steering import PROBE_AFTER, Steering
-from specwire.edge_session import Drafting, EdgeSession
+from specwire.drafting import Drafting
+from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.request import SessionRequest
 from specwire.v1 import verifier_pb2 as pb
