@@ -22,7 +22,7 @@ help:
 	@echo "make demo    run edge and cloud on this machine over an emulated link; PROFILE=... is the link"
 	@echo "make test    all tests, then those of the wire against the lowest grpc and protobuf"
 	@echo "make check   lint, formatting, types, import rules, generated code, links in the docs, deploy/"
-	@echo "make bench   measure the real system"
+	@echo "make bench   measure the real system into docs/benchmarks.md; QUICK=1 in minutes, elsewhere"
 	@echo "make proto   generate the modules of specwire.v1 from verifier.proto"
 	@echo "make format  apply formatting and the fixes that are safe"
 	@echo "make lowest  the environment with the lowest grpc and protobuf"
@@ -85,7 +85,7 @@ proto: $(STAMP)
 	$(BIN)/python scripts/gen_proto.py
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

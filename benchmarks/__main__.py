@@ -1,48 +1,70 @@
-"""Runs the benchmarks and prints a table and JSON for each: `make bench`."""
+"""Measures the real system: `make bench`, or `make bench QUICK=1` for a look in between.
+
+Each suite's results replace its earlier ones in benchmarks.json; the page and its pictures
+are made from that file, so that one suite can be measured alone.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
-from benchmarks import edge, modes, on_device, q_codec, relay, service, sweep
+from benchmarks import (
+    capacity,
+    edge,
+    on_device,
+    page,
+    q_codec,
+    relay,
+    service,
+    sweep,
+    system,
+)
+from benchmarks.environment import described
+from benchmarks.results import Results, Row, Suite
 
-BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+SUITES: dict[str, Callable[..., list[Row]]] = {
+    "system": system.run,
+    "on_device": on_device.run,
     "q_codec": q_codec.run,
-    "modes": modes.run,
     "service": service.run,
     "edge": edge.run,
-    "on_device": on_device.run,
-    "relay": relay.run,
     "sweep": sweep.run,
+    "relay": relay.run,
+    "capacity": capacity.run,
 }
+DOCS = Path(__file__).parent.parent / "docs"
+QUICK = Path(__file__).parent.parent / "build" / "bench"
 
 
 def main() -> None:
+    """Measure what is asked for, and write it down."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="default: all")
-    names = parser.parse_args().names or list(BENCHMARKS)
-    for name in names:
-        rows = BENCHMARKS[name]()
-        print(f"\n{name}\n{table(rows)}\n{json.dumps({name: rows})}", flush=True)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows of equal keys in columns."""
-    cells = [list(rows[0]), *[[_cell(v) for v in row.values()] for row in rows]]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in cells
-    )
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    parser.add_argument("names", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
+    parser.add_argument("--quick", action="store_true", help="less of everything, in minutes")
+    parser.add_argument("--out", type=Path, help="folder (default: docs; quick: build/bench)")
+    args = parser.parse_args()
+    unknown = [name for name in args.names if name not in SUITES]
+    if unknown:
+        parser.error(f"no suite is called {unknown[0]!r}; there are {', '.join(SUITES)}")
+    out: Path = args.out or (QUICK if args.quick else DOCS)
+    out.mkdir(parents=True, exist_ok=True)
+    results = Results.read(out / "benchmarks.json")
+    for name in args.names or SUITES:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        cores = os.sched_getaffinity(0)
+        rows = SUITES[name](quick=args.quick)
+        os.sched_setaffinity(0, cores)  # whatever the suite has pinned
+        results.suites[name] = Suite(rows, described(), round(time.perf_counter() - began, 1))
+        results.write(out / "benchmarks.json")
+        print(f"\n{name}\n{page.aligned(rows)}", flush=True)
+    page.write(results, out, quick=args.quick)
+    print(f"\nwritten: {out / 'benchmarks.md'}", file=sys.stderr)
 
 
 if __name__ == "__main__":

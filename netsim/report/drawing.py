@@ -27,6 +27,8 @@ COLOURS = {
 }
 """Middle tones, which stand out on white and on black."""
 _DOTS_AN_INCH = 130
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_INKS = f"svg {{ --ink: {INK} }} @media (prefers-color-scheme: dark) {{ svg {{ --ink: #e7eaee }} }}"
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -83,6 +85,13 @@ class Drawing:
         self.name = name
         self.svg = svg
         self.png = png
+
+    @property
+    def file(self) -> str:
+        """The SVG as a file of its own, in the ink of the reader's theme."""
+        return self.svg.replace("<svg", f"<svg xmlns={_SVG!r} xmlns:xlink={_XLINK!r}", 1).replace(
+            ">", f"><style>{_INKS}</style>", 1
+        )
 
 
 def _for_page(svg: str, name: str) -> str:

