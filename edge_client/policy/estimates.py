@@ -127,46 +127,60 @@ class Agreement:
     _MEMORY = 0.99
     _PRIOR = 0.8
     _PRIOR_WEIGHT = 3.0
+    _HEAVIEST = 1e12
     _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 
     def __init__(self) -> None:
+        # Instead of making all that is old lighter, each token weighs more than the one before.
+        self._weight = 1.0
         self._agreed = [0.0] * self.PLACES
         self._seen = [0.0] * self.PLACES
         self._sure_agreed = [0.0] * (len(self._EDGES) + 1)
         self._sure_seen = [0.0] * (len(self._EDGES) + 1)
+        self._all_agreed = self._all_seen = 0.0
 
     def add(self, place: int, confidence: float, agreed: bool) -> None:
         """Token `place` of a chain, all before which were committed, was decided.
 
         `confidence` is the draft's own probability of its likeliest token there.
         """
-        for values in (self._agreed, self._seen, self._sure_agreed, self._sure_seen):
-            for index, value in enumerate(values):
-                values[index] = value * self._MEMORY
+        self._weight /= self._MEMORY
+        if self._weight > self._HEAVIEST:
+            self._lighten()
         place = min(place, self.PLACES - 1)
         step = bisect.bisect(self._EDGES, confidence)
-        self._seen[place] += 1
-        self._sure_seen[step] += 1
+        weight = self._weight
+        self._seen[place] += weight
+        self._sure_seen[step] += weight
+        self._all_seen += weight
         if agreed:
-            self._agreed[place] += 1
-            self._sure_agreed[step] += 1
+            self._agreed[place] += weight
+            self._sure_agreed[step] += weight
+            self._all_agreed += weight
+
+    def _lighten(self) -> None:
+        for values in (self._agreed, self._seen, self._sure_agreed, self._sure_seen):
+            values[:] = [value / self._weight for value in values]
+        self._all_agreed /= self._weight
+        self._all_seen /= self._weight
+        self._weight = 1.0
 
     @property
     def alpha(self) -> float:
         """Acceptance rate over all places."""
-        weight = self._PRIOR_WEIGHT
-        return (sum(self._agreed) + weight * self._PRIOR) / (sum(self._seen) + weight)
+        prior = self._PRIOR_WEIGHT * self._weight
+        return (self._all_agreed + prior * self._PRIOR) / (self._all_seen + prior)
 
     def alphas(self) -> Sequence[float]:
         """Acceptance rate by place; where little is known, near that of all places."""
-        whole, weight = self.alpha, self._PRIOR_WEIGHT
+        whole, prior = self.alpha, self._PRIOR_WEIGHT * self._weight
         places = zip(self._agreed, self._seen, strict=True)
-        return [(a + weight * whole) / (s + weight) for a, s in places]
+        return [(a + prior * whole) / (s + prior) for a, s in places]
 
     def chance(self, confidence: float) -> float:
         """Chance that a token is accepted of whose likeliest alternative the draft is so sure."""
         step = bisect.bisect(self._EDGES, confidence)
-        weight = self._PRIOR_WEIGHT
+        weight = self._PRIOR_WEIGHT * self._weight
         # A draft's confidence is a fair guess of its acceptance until there is a record.
         prior = math.sqrt(confidence * self.alpha)
         return (self._sure_agreed[step] + weight * prior) / (self._sure_seen[step] + weight)

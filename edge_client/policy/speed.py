@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
 
-_NEGLIGIBLE = 1e-6
+_NEGLIGIBLE = 1e-4
 """A span that is less likely to go on than this is not followed further."""
 _MOST_FORWARDS = 48
 """Of one span. With acceptance rates near 1 the rest goes on as the last ones did."""
