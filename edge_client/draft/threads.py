@@ -36,7 +36,9 @@ def choose_threads(
 ) -> int:
     """How many threads llama.cpp should get: the fast physical cores, within the quota.
 
-    All threads of a layer wait for the slowest, so one slow core costs more than it adds.
+    All threads of a layer wait for the slowest, so one slow core costs more than it adds. And
+    they wait busily: where each CPU has one, whatever else runs, the client's own network
+    first, stops them all for a time slice at every layer. So one CPU is left free.
 
     Args:
         cpus: logical CPUs that this process may run on.
@@ -50,7 +52,8 @@ def choose_threads(
     Returns:
         1 … `MAX_DEFAULT_THREADS`.
     """
-    chosen = set(cpus)
+    allowed = set(cpus)
+    chosen = allowed
     if speed and chosen and chosen <= speed.keys():
         fastest = max(speed[cpu] for cpu in chosen)
         chosen = {cpu for cpu in chosen if speed[cpu] >= slow_below * fastest}
@@ -58,6 +61,7 @@ def choose_threads(
         count = len({core[cpu] for cpu in chosen})
     else:
         count = len(chosen) // 2
+    count = min(count, len(allowed) - 1)
     if quota is not None:
         count = min(count, math.floor(quota))
     return max(1, min(count, MAX_DEFAULT_THREADS))

@@ -20,12 +20,17 @@ def test_slow_cores_are_left_out() -> None:
 
 def test_only_allowed_cpus_count() -> None:
     assert choose_threads([0, 1, 2, 3], speed=BIG_LITTLE, core=OWN_CORE) == 1
-    assert choose_threads([0, 1, 2], speed=BIG_LITTLE, core=OWN_CORE) == 3
+    assert choose_threads([0, 1, 2], speed=BIG_LITTLE, core=OWN_CORE) == 2
 
 
-@pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 1), (2.0, 2), (3.9, 3), (99, 8)])
+@pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 1), (2.0, 2), (3.9, 3), (99, 7)])
 def test_quota(quota: float, expected: int) -> None:
     assert choose_threads(EIGHT, core=OWN_CORE, quota=quota) == expected
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(1, 1), (2, 1), (4, 3), (8, 7)])
+def test_one_cpu_is_left_to_the_rest_of_the_client(cpus: int, expected: int) -> None:
+    assert choose_threads(range(cpus), core=OWN_CORE) == expected
 
 
 def test_hyperthreads_share_a_core() -> None:
@@ -38,7 +43,7 @@ def test_without_any_reading_half_the_logical_cpus(cpus: int, expected: int) -> 
 
 
 def test_speeds_of_some_cpus_only_are_ignored() -> None:
-    assert choose_threads(EIGHT, speed={0: 9.0}, core=OWN_CORE) == 8
+    assert choose_threads(EIGHT, speed={0: 9.0}, core=OWN_CORE) == 7
 
 
 def test_never_more_than_the_cap() -> None:
@@ -87,14 +92,14 @@ def test_prefers_capacities_where_they_differ(tmp_path: Path) -> None:
     ("membership", "files", "expected"),
     [
         ("0::/", {"cpu.max": "150000 100000"}, 1),
-        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "max 100000"}, 7),
         ("0::/user/app", {"cpu.max": "800000 100000", "user/cpu.max": "300000 100000"}, 3),
         (
             "3:memory:/x\n2:cpu,cpuacct:/box",
             {"cpu/box/cpu.cfs_quota_us": "250000", "cpu/box/cpu.cfs_period_us": "100000"},
             2,
         ),
-        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 7),
     ],
 )
 def test_reads_cgroup_quotas(
