@@ -363,10 +363,19 @@ class Generation:
             self._draft.worker.aim(self._run, wanted.chain, lambda: machine.prefix(start), stop)
 
     def _on_draft(self, chain: int, drafted: Drafted, seconds: float | None) -> None:
+        if self._draft_failed:
+            return
         chance = self._steering.drafted(drafted.confidence, seconds) if self._steering else 1.0
-        if self._machine.add_draft(
-            chain, drafted.token, drafted.row, confidence=drafted.confidence, chance=chance
-        ):
+        try:
+            taken = self._machine.add_draft(
+                chain, drafted.token, drafted.row, confidence=drafted.confidence, chance=chance
+            )
+        except ValueError as error:
+            if self._run is not None and self._draft is not None:
+                self._draft.worker.close_run(self._run)
+            self._on_draft_failed(error)
+            return
+        if taken:
             self._provisional.add(drafted.token)
             self._pump()
 

@@ -276,8 +276,13 @@ class EdgeSession:
             confidence: how sure the draft is, to be found again in `take_compared`.
             chance: that the token is accepted. What the last two are may depend on q and
                 on the tokens before, never on which token was drawn.
+
+        Raises:
+            ValueError: there is no q, although this mode sends it.
         """
         current = self._chains.current
+        if row is None and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
+            raise ValueError(f"draft token {token} has no q, which rejection mode sends with it")
         if chain != current.drafted_as or self.finished is not None:
             return False
         if current.ended and self._room() <= 0:

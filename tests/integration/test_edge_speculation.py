@@ -20,6 +20,7 @@ from specwire.vocabulary import Vocabulary
 from tests.support.edge import (
     DRAFTING_MODES,
     ByteEncoder,
+    GuessSource,
     ScriptBackend,
     SourceClient,
     SourceFactory,
@@ -250,6 +251,23 @@ async def test_a_draft_that_breaks_is_told_and_left_out(
         result = await settled(client.complete("Hello", options=asking(60, mode=mode)))
     assert result.token_ids == alone.token_ids
     assert result.notices == ["the draft failed (the disk is gone); going on without it"]
+
+
+@pytest.mark.parametrize("mode", DRAFTING_MODES)
+async def test_a_draft_without_the_q_that_its_rule_needs_is_told_and_left_out(
+    verifier: VerifierThread, near_draft: Path, mode: Mode
+) -> None:
+    def no_q(*_: object) -> GuessSource:
+        return GuessSource(random_guess(SIZE), with_q=False)
+
+    client = SourceClient(verifier.address, str(near_draft), no_q, notify=quiet)
+    options = replace(asking(30, mode=mode), verification=Verification.REJECTION)
+    async with client:
+        alone = await client.complete("Hello", options=asking(30, mode=Mode.STREAM))
+        result = await settled(client.complete("Hello", options=options))
+    assert result.token_ids == alone.token_ids
+    (told,) = result.notices
+    assert "has no q, which rejection mode sends with it); going on without it" in told
 
 
 @pytest.mark.parametrize("mode", DRAFTING_MODES)

@@ -157,14 +157,13 @@ def test_what_the_frontier_passed_unsent_is_not_expected_by_the_cloud() -> None:
     assert proposal.chain == first or proposal.chain == first + 1
 
 
-def test_rows_that_are_missing_are_never_sent_as_certain() -> None:
+def test_a_token_without_its_q_is_refused_before_anything_is_sent() -> None:
     edge = edge_of(SYNC)
-    for token in (3, 4, 5):
-        wanted = edge.draft_wanted()
-        assert wanted is not None
-        edge.add_draft(wanted.chain, token, None)
-    with pytest.raises(ValueError, match="shorter"):
-        edge.next_proposal()
+    wanted = edge.draft_wanted()
+    assert wanted is not None
+    with pytest.raises(ValueError, match="draft token 3 has no q"):
+        edge.add_draft(wanted.chain, 3, None)
+    assert edge.draft_wanted() == wanted
 
 
 def test_coupled_proposals_carry_no_q() -> None:
