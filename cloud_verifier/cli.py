@@ -22,6 +22,7 @@ from cloud_verifier.settings import check_exposure, log_level_number
 from cloud_verifier.tokens import add_token, read_tokens, revoke_token
 from specwire import __version__
 from specwire.errors import BadRequest, SpecwireError
+from specwire.standard_output import take_any_text
 
 EXIT_UNUSABLE = 1
 EXIT_USAGE = 2
@@ -30,6 +31,7 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    take_any_text()
     args = _parser().parse_args(argv)
     try:
         return _token(args) if args.command == "token" else _serve(args)

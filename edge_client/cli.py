@@ -22,6 +22,7 @@ from edge_client.progress import Spinner, Teller
 from edge_client.result import Result, Token
 from edge_client.screen import Screen
 from specwire.errors import BadRequest, Draining, LinkError, SpecwireError, Unsupported
+from specwire.standard_output import take_any_text
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None or sys.stderr is None:
         print(_CLOSED, file=sys.stderr or sys.stdout)
         return EXIT_USAGE
-    render.take_any_text()
+    take_any_text()
     args = parse(argv)
     try:
         options = options_from(args)

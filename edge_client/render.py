@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import os
 import sys
@@ -39,17 +38,6 @@ _AUTHORS = {
 def wants_colour(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
     """Whether to colour: on a terminal that can, unless NO_COLOR is set (no-color.org)."""
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
-
-
-def take_any_text() -> None:
-    """Make standard output and error take all text, whatever their encoding.
-
-    What it lacks becomes a question mark. On Windows pipes and files get UTF-8, as elsewhere.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            to_file = sys.platform == "win32" and not stream.isatty()
-            stream.reconfigure(encoding="utf-8" if to_file else None, errors="replace")
 
 
 def print_json(value: object) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from specwire import __version__
 from specwire.errors import BadRequest, SpecwireError
+from specwire.standard_output import take_any_text
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -51,6 +52,7 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    take_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     args = _parse(words)
     try:

@@ -56,6 +56,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_help_needs_no_utf_8() -> None:
+    done = subprocess.run(
+        command("serve", "--help"),
+        env={**environment(), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0 and "usage: cloud-verifier serve" in done.stdout
+
+
 class Verifier:
     """A process that has said it is ready."""
 

@@ -50,6 +50,17 @@ def test_each_command_has_help(command: str):
     assert f"usage: netsim {command}" in netsim(command, "--help").stdout
 
 
+def test_an_output_that_is_not_utf_8_ends_no_command():
+    told = netsim("run", "--list", env={"PYTHONIOENCODING": "ascii"}).stdout
+    assert "article-200ms" in told
+    assert "α" in netsim("run", "ideal-speed", "--tokens", "8", "--seeds", "1").stdout
+    plain = netsim(
+        *("run", "ideal-speed", "--tokens", "8", "--seeds", "1"),
+        env={"PYTHONIOENCODING": "ascii"},
+    ).stdout
+    assert "α" not in plain and "?" in plain
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
