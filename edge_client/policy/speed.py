@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, islice, repeat
 
 _NEGLIGIBLE = 1e-4
 """A span that is less likely to go on than this is not followed further."""
@@ -71,8 +71,9 @@ class Conditions:
         As far as it matters: to the first that is negligible, or `_MOST_TOKENS`.
         """
         chances, chance = [1.0], 1.0
-        for index in range(_MOST_TOKENS):
-            chance *= self.alpha(index)
+        rates = chain(self.alphas, repeat(self.alphas[-1]))
+        for rate in islice(rates, _MOST_TOKENS):
+            chance *= rate
             chances.append(chance)
             if chance < _NEGLIGIBLE:
                 break
@@ -108,15 +109,18 @@ def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> floa
     now = 0.0  # since the target's own token, in the cloud
     done = 0  # tokens committed since then, all of them as drafted
     survival, last = at.survival, len(at.survival) - 1
+    verify_s, extra_s = at.verify_s, at.extra_s
     alive, spent = 1.0, 0.0  # alive: the chance that the span has come so far
     for _ in range(_MOST_FORWARDS):
         arrived = gamma * (1 + int((now - first) / interval)) if now >= first else 0
         if arrived <= done and waits:
             now = first + (done // gamma) * interval + at.queue_s
             arrived = gamma * (done // gamma + 1)
-        examined = max(arrived - done, 0)
-        now += at.verify_s + examined * at.extra_s
-        done = min(done + examined + 1, last)
+        if arrived > done:
+            now += (arrived - done) * extra_s
+            done = arrived
+        now += verify_s
+        done = done + 1 if done + 1 < last else last
         spent += now * (alive - survival[done])
         alive = survival[done]
         if done == last:
