@@ -18,6 +18,7 @@ from benchmarks import (
     edge,
     on_device,
     page,
+    peers,
     q_codec,
     relay,
     service,
@@ -36,7 +37,10 @@ SUITES: dict[str, Callable[..., list[Row]]] = {
     "sweep": sweep.run,
     "relay": relay.run,
     "capacity": capacity.run,
+    "peers": peers.run,
 }
+NOT_QUICK = ("peers",)
+"""Too long for a look in between."""
 DOCS = Path(__file__).parent.parent / "docs"
 QUICK = Path(__file__).parent.parent / "build" / "bench"
 
@@ -54,7 +58,8 @@ def main() -> None:
     out: Path = args.out or (QUICK if args.quick else DOCS)
     out.mkdir(parents=True, exist_ok=True)
     results = Results.read(out / "benchmarks.json")
-    for name in args.names or SUITES:
+    usual = [name for name in SUITES if not (args.quick and name in NOT_QUICK)]
+    for name in args.names or usual:
         print(f"{name} …", file=sys.stderr, flush=True)
         began = time.perf_counter()
         cores = os.sched_getaffinity(0)

@@ -58,8 +58,8 @@ def _links(figure: Figure, rows: Sequence[Row]) -> None:
                 panel.plot(*zip(*points, strict=True), color=COLOURS[way], lw=width, label=way)
             panel.axhline(1.0, color=COLOURS[Way.STREAM], lw=1.2, ls="--", label="stream")
             panel.set_title(f"{draft} draft, temperature {temperature:g}")
-            panel.set_ylim(bottom=0)
             panel.grid(axis="y")
+        across[0].set_ylim(bottom=0)  # of the row, once all is drawn
     figure.supxlabel("round trip in ms", fontsize=9)
     figure.supylabel("speed against cloud streaming", fontsize=9)
     handles, labels = panels[0][0].get_legend_handles_labels()
