@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import system
-from benchmarks.plots import pictures
+from benchmarks import plots, system
 from benchmarks.results import Results, Row
 from netsim.text import table
 
@@ -42,16 +41,11 @@ and what it takes in a proposal.""",
 One verifier on one core, clients over links of 50 ms. A client’s draft takes 10 ms a token and is
 right 4 times in 5, as a model on a device of its own would; all else is real.""",
 }
-_PICTURES = {
-    "system": "benchmark-links",
-    "q_codec": "benchmark-q",
-    "capacity": "benchmark-capacity",
-}
 
 
 def write(results: Results, folder: Path, *, quick: bool) -> None:
     """The page and its pictures, into a folder."""
-    for picture in pictures(results):
+    for picture in plots.pictures(results):
         (folder / f"{picture.name}.svg").write_text(picture.file, encoding="utf-8")
     page = "\n".join(_page(results, quick=quick))
     (folder / "benchmarks.md").write_text(page + "\n", encoding="utf-8")
@@ -72,8 +66,8 @@ def _page(results: Results, *, quick: bool) -> Iterator[str]:
             continue
         suite = results.suites[name]
         yield f"\n## {title}\n\n{_WORDS[name]}"
-        if name in _PICTURES:
-            yield f"\n![{title}]({_PICTURES[name]}.svg)"
+        if name in plots.NAMES:
+            yield f"\n![{title}]({plots.NAMES[name]}.svg)"
         if name == "system":
             yield "\n`auto` against streaming, and against the best of the other ways:\n"
             yield markdown(system.claims(suite.rows))

@@ -23,17 +23,25 @@ _CAPACITY = {
 }
 
 
+NAMES = {
+    "system": "benchmark-links",
+    "q_codec": "benchmark-q",
+    "capacity": "benchmark-capacity",
+}
+"""Of the pictures, by the suites that are better seen than read."""
+
+
 def pictures(results: Results) -> Iterator[Drawing]:
-    """One for each suite that is better seen than read, as far as it was measured."""
-    drawings: dict[str, tuple[str, Callable[..., None], float]] = {
-        "system": ("benchmark-links", _links, 5.4),
-        "q_codec": ("benchmark-q", _codecs, 3.2),
-        "capacity": ("benchmark-capacity", _capacity, 3.2),
+    """As far as their suites were measured."""
+    drawings: dict[str, tuple[Callable[..., None], float]] = {
+        "system": (_links, 5.4),
+        "q_codec": (_codecs, 3.2),
+        "capacity": (_capacity, 3.2),
     }
-    for suite, (name, draw, height) in drawings.items():
+    for suite, (draw, height) in drawings.items():
         if suite in results.suites:
             rows = results.suites[suite].rows
-            yield drawn(partial(draw, rows=rows), name, 8.0, height)
+            yield drawn(partial(draw, rows=rows), NAMES[suite], 8.0, height)
 
 
 def _links(figure: Figure, rows: Sequence[Row]) -> None:
