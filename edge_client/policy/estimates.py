@@ -38,8 +38,8 @@ class Average:
             self._mean, self._seen = value, 1
             return
         self._seen += 1
-        gain = max(self._gain, 1 / self._seen)
-        self._mean += gain * (value - self._mean)
+        plain = 1 / self._seen
+        self._mean += (plain if plain > self._gain else self._gain) * (value - self._mean)
 
 
 class LinkEstimates:

@@ -78,6 +78,10 @@ class CloudSession:
         self.finished: pb.Finished | None = None
         self.stale = 0
         """Draft tokens that were received and never examined: too late, or on a dead chain."""
+        self.frontier = len(request.prompt)
+        """Committed tokens, prompt included."""
+        self.max_frontier = self.frontier + request.max_tokens
+        """Where the session ends at the latest."""
         self._vocabulary = vocabulary
         self._limits = limits
         self._output: list[int] = []
@@ -102,19 +106,9 @@ class CloudSession:
     # ------------------------------------------------------------------ state
 
     @property
-    def frontier(self) -> int:
-        """Committed tokens, prompt included."""
-        return len(self.request.prompt) + len(self._output)
-
-    @property
     def ended(self) -> bool:
         """Whether nothing will be committed any more."""
         return self.finished is not None
-
-    @property
-    def max_frontier(self) -> int:
-        """Where the session ends at the latest."""
-        return len(self.request.prompt) + self.request.max_tokens
 
     @property
     def output(self) -> Sequence[int]:
@@ -458,6 +452,7 @@ class CloudSession:
 
     def _take(self, token: int) -> None:
         self._output.append(token)
+        self.frontier += 1
         self._stops.feed(self._vocabulary.pieces[token])
         if token in self._vocabulary.end_ids:
             self._finish(pb.FINISH_REASON_END_TOKEN)

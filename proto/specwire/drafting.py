@@ -55,7 +55,8 @@ def draft_room(
     end = chain.end
     if end == chain.exhausted_at:
         return 0
-    unsent = end - max(chain.sent_end, frontier)
+    sent_end = chain.sent_end
+    unsent = end - (sent_end if sent_end > frontier else frontier)
     if drafting.pipeline:
         room = drafting.window - (end - frontier) if drafting.gamma else 0
     elif waiting or (unsent and chain.chance < drafting.stop_below):
@@ -67,7 +68,8 @@ def draft_room(
         # sent sooner, it would overtake the cloud's own token more often than another
         # token drawn there, and the text would end too early.
         room = min(room, -unsent % max(drafting.gamma, 1))
-    return min(room, last + 1 - end)
+    most = last + 1 - end
+    return room if room < most else most
 
 
 def offline_room(most: int, chain: DraftChain, frontier: int, *, last: int) -> int:
