@@ -71,14 +71,15 @@ class RunResult:
     """Results in the order of the jobs, and the handles that lost their cache to them.
 
     sessions: that took part in the forward; those put off, or with nothing to evaluate, did
-    not. prefilled: committed tokens evaluated, but for the last of each round. rounds:
-    drafts, possibly empty, that were examined.
+    not. evaluated: tokens, of all of them. prefilled: committed ones among these, but for the
+    last of each round. rounds: drafts, possibly empty, that were examined.
     """
 
     results: Sequence[JobResult]
     evicted: frozenset[int]
     forward_s: float
     sessions: int = 0
+    evaluated: int = 0
     prefilled: int = 0
     rounds: int = 0
 
@@ -147,6 +148,7 @@ class Engine:
             frozenset(evicted),
             forward_s,
             sessions=len(steps),
+            evaluated=sum(len(step.tokens) for step in steps),
             prefilled=sum(len(step.tokens) - step.rows for step in steps),
             rounds=sum(turn.job.work is not None for turn in active),
         )

@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+from cloud_verifier.draft_share import DraftShare
 from cloud_verifier.engine import Engine, Job, JobResult, RunResult
 from cloud_verifier.logs import about
 from cloud_verifier.observe import SILENT, Observer, Round
@@ -27,6 +29,19 @@ _LATELY_S = 2.0
 """Who had a verdict less than this ago is likely to send its next drafts soon."""
 
 
+@dataclass
+class _Share:
+    """What a session gets of a forward.
+
+    prefill: tokens to be cached before the round, or instead of one. work: the round's.
+    """
+
+    session: LiveSession
+    prefill: int
+    examines: bool
+    work: Work | None = None
+
+
 class Scheduler:
     """Feeds the engine from the session table.
 
@@ -42,7 +57,8 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._draining = False
         self._task: asyncio.Task[None] | None = None
-        self._share = PrefillShare()
+        self._prefill = PrefillShare()
+        self._drafts = DraftShare()
         self._turns = itertools.count(1)
 
     def start(self, on_failure: Callable[[], None] = lambda: None) -> None:
@@ -100,7 +116,9 @@ class Scheduler:
     async def _forward(self, jobs: list[Job]) -> RunResult:
         loop = asyncio.get_running_loop()
         done = await loop.run_in_executor(self._thread, self._engine.run, jobs)
-        self._share.learn(done.forward_s, prefilled=done.prefilled, rounds=done.rounds)
+        self._prefill.learn(done.forward_s, prefilled=done.prefilled, rounds=done.rounds)
+        if done.rounds and not done.prefilled:
+            self._drafts.learn(done.evaluated, done.forward_s)
         return done
 
     def _forget_evicted(self, handles: frozenset[int]) -> None:
@@ -113,15 +131,27 @@ class Scheduler:
     def _collect(self) -> list[tuple[LiveSession, Job]]:
         """Every session that is ready, as far as there is prefill to share out."""
         ready = [s for s in self.sessions if s.outbox is not None and not s.state.ended]
-        budget = self._share.tokens if self._in_conversation(ready) else ALONE
-        batch = []
-        for session in self._in_turn(ready):
-            job = self._job(session, budget)
-            if job is not None:
-                session.running = True
-                budget -= len(job.tokens) - (job.work is not None)
-                batch.append((session, job))
-        return batch
+        budget = self._prefill.tokens if self._in_conversation(ready) else ALONE
+        chosen: list[_Share] = []
+        wanting = self._in_turn(ready)
+        for session in wanting:
+            missing = max(self._missing(session), 0)
+            examines = missing <= max(budget, 0) and session.state.has_work()
+            if examines or (missing > 0 and budget > 0):
+                prefill = missing if examines else min(missing, budget)
+                chosen.append(_Share(session, prefill, examines))
+                budget -= prefill
+        rounds = [share for share in chosen if share.examines]
+        drafts = self._drafts.of(
+            [(s.session.state.drafts_at_hand, s.session.drafts.alpha) for s in rounds],
+            others=len(wanting) - len(rounds),
+            prefill=sum(share.prefill for share in chosen),
+        )
+        for share, most in zip(rounds, drafts, strict=True):
+            share.work = share.session.state.next_work(most)
+        for share in chosen:
+            share.session.running = True
+        return [(share.session, _job(share)) for share in chosen]
 
     def _in_turn(self, ready: list[LiveSession]) -> list[LiveSession]:
         """Those that want something, in the order in which room is given.
@@ -155,25 +185,6 @@ class Scheduler:
     def _missing(self, session: LiveSession) -> int:
         # The last committed token is evaluated in the round itself.
         return session.state.frontier - 1 - session.cached
-
-    def _job(self, session: LiveSession, budget: int) -> Job | None:
-        state = session.state
-        missing = self._missing(session)
-        work = state.next_work() if missing <= max(budget, 0) else None
-        if work is None and (missing <= 0 or budget <= 0):
-            return None
-        keep = min(session.cached, state.frontier - 1)
-        stop = state.frontier if work is not None else keep + min(missing, budget)
-        return Job(
-            sequence=session.sequence,
-            prefix=state.committed(0, state.frontier) if session.sequence is None else (),
-            keep=keep,
-            tokens=state.committed(keep, stop),
-            work=work,
-            request=state.request,
-            history=_history(session, work),
-            ready=session.ready_since,
-        )
 
     def _finish(self, session: LiveSession, job: Job, result: JobResult, batch: int) -> None:
         session.running = False
@@ -219,6 +230,7 @@ class Scheduler:
         ended = time.perf_counter()
         for frame in frames:
             if frame.WhichOneof("kind") == "verdict":
+                session.drafts.add(frame.verdict.examined, frame.verdict.accepted)
                 self._observer.round_ended(
                     Round(session.id, frame.verdict, job.ready, ended, batch)
                 )
@@ -263,6 +275,23 @@ class Scheduler:
             self._thread.submit(self._engine.close, session.sequence)
             session.sequence = None
             session.cached = 0
+
+
+def _job(share: _Share) -> Job:
+    session, state, work = share.session, share.session.state, share.work
+    keep = min(session.cached, state.frontier - 1)
+    # The last committed token is evaluated in the round itself.
+    stop = keep + share.prefill if work is None else state.frontier
+    return Job(
+        sequence=session.sequence,
+        prefix=state.committed(0, state.frontier) if session.sequence is None else (),
+        keep=keep,
+        tokens=state.committed(keep, stop),
+        work=work,
+        request=state.request,
+        history=_history(session, work),
+        ready=session.ready_since,
+    )
 
 
 def _note_waiting(session: LiveSession) -> None:

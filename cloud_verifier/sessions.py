@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cloud_verifier.draft_share import Accepted
 from cloud_verifier.logs import about
 from specwire.cloud_session import CloudSession
 from specwire.errors import Exhausted, NotOwner, SessionNotFound, Superseded
@@ -69,6 +70,7 @@ class LiveSession:
     running: bool = False  # a job of this session is in the model thread
     half_closed: bool = False  # the attached stream will send no more
     last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify
+    drafts: Accepted = field(default_factory=Accepted)
     stale_told: int = 0  # stale draft tokens that the observer knows of
 
     def attach(self) -> Outbox:

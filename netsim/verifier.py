@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from cloud_verifier.draft_share import Accepted, DraftShare
 from netsim.acceptance import Knows
 from netsim.times import Models
 from specwire.cloud_session import CloudSession, Outcome, Work
@@ -45,6 +46,7 @@ class Seat:
     ready: float | None = None
     forwards: int = 0
     verified: list[tuple[float, float, Work]] = field(default_factory=list)
+    drafts: Accepted = field(default_factory=Accepted)
 
 
 class Verifier:
@@ -55,6 +57,7 @@ class Verifier:
         self._models = models
         self._verify = models.verify.sampler(random.Random(f"verify {seed}"))
         self._seats: list[Seat] = []
+        self._share = DraftShare()
         self._idle: simpy.Event | None = None
         self.forwards = 0
         env.process(self._run())
@@ -72,24 +75,30 @@ class Verifier:
             idle, self._idle = self._idle, None
             idle.succeed()
 
+    def _batch(self) -> list[tuple[Seat, Work]]:
+        seats = [seat for seat in self._seats if seat.session.has_work()]
+        drafts = self._share.of([(s.session.drafts_at_hand, s.drafts.alpha) for s in seats])
+        works = [
+            (seat, seat.session.next_work(most)) for seat, most in zip(seats, drafts, strict=True)
+        ]
+        return [(seat, work) for seat, work in works if work is not None]
+
     def _run(self) -> Generator[simpy.Event, None, None]:
         env, models = self._env, self._models
         while True:
-            batch = [
-                (seat, work)
-                for seat in self._seats
-                if (work := seat.session.next_work()) is not None
-            ]
+            batch = self._batch()
             if not batch:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            seconds = self._verify() - models.extra_s + models.overhead_s
-            for seat, work in batch:
-                seconds += (len(work.tokens) + 1) * models.extra_s
-                if not seat.prefilled:
-                    seat.prefilled = True
-                    seconds += seat.prompt * models.prefill_s
+            evaluated = sum(len(work.tokens) + 1 for _, work in batch)
+            seconds = self._verify() + models.overhead_s + (evaluated - 1) * models.extra_s
+            prompts = [seat for seat, _ in batch if not seat.prefilled]
+            for seat in prompts:
+                seat.prefilled = True
+                seconds += seat.prompt * models.prefill_s
+            if not prompts:
+                self._share.learn(evaluated, seconds)
             began = env.now
             yield env.timeout(max(seconds, 0.0))
             self.forwards += 1
@@ -97,7 +106,10 @@ class Verifier:
                 seat.forwards += 1
                 seat.verified.append((began, env.now, work))
                 queue = began - (began if seat.ready is None else seat.ready)
-                seat.send(seat.session.complete(work, _examine(work, seconds, queue)))
+                outcome = _examine(work, seconds, queue)
+                frames = seat.session.complete(work, outcome)
+                seat.drafts.add(frames[0].verdict.examined, frames[0].verdict.accepted)
+                seat.send(frames)
                 seat.ready = env.now if seat.session.has_work() else None
             if any(seat.session.ended for seat in self._seats):
                 self._seats = [seat for seat in self._seats if not seat.session.ended]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from edge_client.policy.speed import Conditions
+from specwire.forward_line import forward_line
 
 _PROPOSAL_S = 2e-3
 """What a proposal is taken to cost on its way, whatever its size."""
@@ -97,24 +98,14 @@ class LinkEstimates:
     def forward_times(self) -> tuple[float, float] | None:
         """Seconds of a forward with one token, and those that each draft token adds.
 
-        A line through the recent forwards, by least squares. None before the first.
+        None before the first forward.
         """
         forwards = [*self._plain, *self._forwards]
         if not forwards:
             return None
-        # One forward in ten that something else delayed must not tilt the line.
-        seconds = sorted(s for _, s in forwards)
-        most = 2 * seconds[len(seconds) // 2]
-        points = [(n, min(s, most)) for n, s in forwards]
-        count = len(points)
-        mean_n = sum(n for n, _ in points) / count
-        mean_s = sum(s for _, s in points) / count
-        spread = sum((n - mean_n) ** 2 for n, _ in points)
-        # Few different lengths tell little: what a batch of a few tokens usually adds, 2 %
-        # of a forward each, weighs as much as a spread of 4.
-        slope = sum((n - mean_n) * (s - mean_s) for n, s in points) + 4 * 0.02 * mean_s
-        slope = min(max(slope / (spread + 4), 0.0), mean_s)
-        return max(mean_s - slope * mean_n, 0.1 * mean_s), slope
+        # A batch of a few tokens usually adds 2 % of a forward each, and never doubles it: one
+        # forward in ten that something else delayed must not tilt the line.
+        return forward_line(forwards, expected=0.02, longest=2.0)
 
 
 class Agreement:

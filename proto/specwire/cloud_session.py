@@ -352,18 +352,28 @@ class CloudSession:
             or self.pacing == pb.PACING_RUN_AHEAD
         )
 
-    def next_work(self) -> Work | None:
+    @property
+    def drafts_at_hand(self) -> int:
+        """Draft tokens that a round could examine now."""
+        # The round yields one token of the target's own: leave it room.
+        room = self.max_frontier - self.frontier - 1
+        return min(len(self._chain.tokens), self._limits.gamma, room)
+
+    def next_work(self, most: int | None = None) -> Work | None:
         """What to examine now, or None if there is nothing to do.
 
         Under `wait` that needs a draft token or an empty proposal at the frontier;
         under `run_ahead` there is always work. One round is in flight at a time.
+
+        Args:
+            most: draft tokens to examine; those after them stay for the next round. It may
+                depend on anything but which tokens were drawn. None for all at hand.
         """
         if self._in_flight is not None or not self.has_work():
             return None
-        chain = self._chain
-        # The round yields one token of the target's own: leave it room.
-        room = self.max_frontier - self.frontier - 1
-        count = min(len(chain.tokens), self._limits.gamma, room)
+        chain, count = self._chain, self.drafts_at_hand
+        if most is not None:
+            count = min(count, most)
         self._in_flight = Work(
             start=self.frontier,
             chain=chain.id if count else 0,

@@ -37,7 +37,7 @@ from tests.support.tables import exact_outputs, random_table
 WAIT, RUN_AHEAD = pb.PACING_WAIT, pb.PACING_RUN_AHEAD
 REJECTION, COUPLED = pb.VERIFICATION_MODE_REJECTION, pb.VERIFICATION_MODE_COUPLED
 CALM = Faults()
-ROUGH = Faults(cut=0.1, restart=0.02, repeat=0.1, stop=0.01, exhaust=0.1, abandon=0.05)
+ROUGH = Faults(cut=0.1, restart=0.02, repeat=0.1, stop=0.01, exhaust=0.1, abandon=0.05, bound=0.3)
 
 DRAFTINGS = {
     "none": Drafting(0, window=1),
@@ -184,7 +184,7 @@ def test_a_perfect_draft_is_accepted_whole() -> None:
 
 SIZE = 3
 TARGET, DRAFT = random_table(SIZE, 1), random_table(SIZE, 2)
-CUT = Faults(cut=0.02, restart=0.003, repeat=0.02)
+CUT = Faults(cut=0.02, restart=0.003, repeat=0.02, bound=0.2)
 
 
 def outputs(setup: Setup, runs: int, length: int) -> Counter[tuple[int, ...]]:
@@ -208,7 +208,7 @@ def test_three_tokens_are_distributed_as_the_target(drafting: Drafting, pacing: 
     assert chi_square_p(seen, exact_outputs(TARGET, setup.target.params, 0, 3)) > ERROR
 
 
-OFFLINE = Faults(cut=0.1, restart=0.02, repeat=0.02)
+OFFLINE = Faults(cut=0.1, restart=0.02, repeat=0.02, bound=0.2)
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ class Faults:
     session. repeat: an old proposal of this stream's session arrives again.
     stop: the draft fails for good. exhaust: the draft has nothing to say here.
     abandon: a round in flight comes to nothing, and its stream ends with an error.
+    bound: a round examines only a few of the draft tokens at hand, or none.
     """
 
     cut: float = 0.0
@@ -135,6 +136,7 @@ class Faults:
     stop: float = 0.0
     exhaust: float = 0.0
     abandon: float = 0.0
+    bound: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -314,8 +316,12 @@ class Driver:
         self.old.append(proposal)
 
     def _begin_round(self) -> None:
-        self.work = self.cloud.next_work()
+        bound = self.setup.faults.bound
+        most = self.choose.randint(0, 2) if bound and self.choose.random() < bound else None
+        at_hand = self.cloud.drafts_at_hand
+        self.work = self.cloud.next_work(most)
         assert self.work is not None
+        assert len(self.work.tokens) == (at_hand if most is None else min(at_hand, most))
         assert self.work.start == self.cloud.frontier
         assert self.cloud.next_work() is None
 
