@@ -17,6 +17,8 @@ from specwire.errors import BadRequest
 Value: TypeAlias = "float | int | str | None"
 """Of an axis; None stands for "left to the policy" with γ, for "without limit" with a rate."""
 
+MOST_CLIENTS = 1024
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -60,6 +62,13 @@ def _gamma(value: Any) -> int | None:
     if isinstance(value, bool) or not str(value).strip().isdigit() or not 1 <= int(value) <= 64:
         raise BadRequest(f"gamma must be a whole number from 1 to 64, or auto, not {value}")
     return int(value)
+
+
+def _clients(value: Any) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdigit() or not 1 <= int(text) <= MOST_CLIENTS:
+        raise BadRequest(f"clients must be a whole number from 1 to {MOST_CLIENTS}, not {value}")
+    return int(text)
 
 
 def _rate(value: Any) -> float | None:
@@ -174,6 +183,13 @@ AXES: Mapping[str, Axis] = {
             _finite("draft_ms"),
             _with_draft,
             _SPECULATES,
+        ),
+        Axis(
+            "clients",
+            "clients that share the verifier",
+            "numbers of clients that share the verifier",
+            _clients,
+            lambda scenario, clients: replace(scenario, clients=clients),
         ),
         Axis(
             "way",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from netsim import parallel
@@ -18,6 +19,45 @@ SAME = 0.02
 
 
 @dataclass(frozen=True)
+class Load:
+    """How clients that share a verifier fare together. Times in seconds.
+
+    tokens_per_s: of all of them, from the first opening to the last token. token_p50_s …:
+    percentiles over the sessions of the mean time of a token after the first. ttft_…: of the
+    time to the first. pause_p99_s: of the times between tokens that did not come together.
+    """
+
+    tokens_per_s: float
+    token_p50_s: float
+    token_p95_s: float
+    ttft_p50_s: float
+    ttft_p95_s: float
+    pause_p99_s: float
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], clients: int) -> Load:
+        """Of whole groups of so many clients."""
+        groups = [runs[i : i + clients] for i in range(0, len(runs), clients)]
+        tokens = sum(run.tokens for run in runs)
+        each = sorted(run.token_s for run in runs)
+        first = sorted(run.ttft_s for run in runs)
+        pauses = sorted(
+            after - before
+            for run in runs
+            for before, after in pairwise(run.arrivals)
+            if after > before
+        )
+        return cls(
+            tokens_per_s=tokens / sum(max(run.duration_s for run in group) for group in groups),
+            token_p50_s=_percentile(each, 0.5),
+            token_p95_s=_percentile(each, 0.95),
+            ttft_p50_s=_percentile(first, 0.5),
+            ttft_p95_s=_percentile(first, 0.95),
+            pause_p99_s=_percentile(pauses or [0.0], 0.99),
+        )
+
+
+@dataclass(frozen=True)
 class Figures:
     """What one way takes, over all its runs. Times in seconds.
 
@@ -25,9 +65,9 @@ class Figures:
     means. p10_s, p90_s: percentiles of the duration. tokens_per_s: all tokens over all
     time. tokens_per_round_trip: over the messages that the edge sent after the opening;
     None where it sent none. bytes_up, bytes_down: on the wire, a token. forwards: of the
-    target, a token. alpha: accepted of examined draft tokens; None where none was
-    examined. ways: share of the tokens that came while each way was in force, where the
-    policy chose.
+    target, a token; one that several sessions share counts once. alpha: accepted of examined
+    draft tokens; None where none was examined. ways: share of the tokens that came while each
+    way was in force, where the policy chose. load: of all clients together.
     """
 
     way: Way
@@ -43,10 +83,11 @@ class Figures:
     forwards: float
     alpha: float | None
     ways: Mapping[str, float]
+    load: Load
 
     @classmethod
-    def of(cls, way: Way, runs: Sequence[Run]) -> Figures:
-        """Of at least one run."""
+    def of(cls, way: Way, runs: Sequence[Run], clients: int = 1) -> Figures:
+        """Of at least one run; those of clients that shared a verifier follow each other."""
         tokens = sum(run.tokens for run in runs)
         durations = sorted(run.duration_s for run in runs)
         messages = sum(run.messages_up for run in runs)
@@ -67,9 +108,10 @@ class Figures:
             tokens_per_round_trip=tokens / messages if spoke else None,
             bytes_up=sum(run.bytes_up for run in runs) / tokens,
             bytes_down=sum(run.bytes_down for run in runs) / tokens,
-            forwards=sum(run.forwards for run in runs) / tokens,
+            forwards=sum(run.share for run in runs) / tokens,
             alpha=sum(run.accepted for run in runs) / examined if examined else None,
             ways=ways if way is Way.AUTO else {},
+            load=Load.of(runs, clients),
         )
 
     @property
@@ -93,6 +135,7 @@ class Figures:
             "bytes_down_per_token": round(self.bytes_down, 3),
             "forwards_per_token": round(self.forwards, 5),
             "alpha": _rounded(self.alpha),
+            "load": {name: round(value, 6) for name, value in asdict(self.load).items()},
             "auto_ways": {name: round(share, 4) for name, share in sorted(self.ways.items())},
         }
 
@@ -174,7 +217,7 @@ def _figures(task: tuple[int, Scenario, Sequence[int]]) -> Figures:
     if _certain(scenario):
         seeds = seeds[:1]
     runs = [run for seed in seeds for run in simulate(replace(scenario, seed=seed))]
-    return Figures.of(scenario.way, runs)
+    return Figures.of(scenario.way, runs, scenario.clients)
 
 
 def _certain(scenario: Scenario) -> bool:

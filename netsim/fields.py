@@ -76,6 +76,13 @@ class Table:
             )
         return value
 
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._values.get(key, default)
+        if not isinstance(value, bool):
+            raise BadRequest(f"{self._path(key)} must be true or false, not {value!r}")
+        return value
+
     def text(self, key: str, default: str = "") -> str:
         """A string."""
         value = self._values.get(key, default)

@@ -32,7 +32,8 @@ class Scenario:
 
     way: how tokens come. gamma, window: as the client's options; None leaves them to the
     policy. tokens: of output. prompt: its tokens. clients: sessions that begin together, each
-    over a link of its own, on one verifier. seed: of everything random.
+    over a link of its own, on one verifier. connect: whether each begins with a connection,
+    TCP's handshake and that of TLS, instead of having one. seed: of everything random.
     """
 
     link: LinkModel
@@ -44,6 +45,7 @@ class Scenario:
     tokens: int = 256
     prompt: int = 64
     clients: int = 1
+    connect: bool = False
     seed: int = 0
 
 
@@ -67,14 +69,15 @@ class Run:
     """What became of one session. Times are in seconds since it was begun.
 
     arrivals: when each output token reached the user. forwards: target forwards that it
-    took part in. bytes_up, bytes_down: on the wire, headers of all layers included. ways:
-    tokens that came while each way was in force, where the policy chooses. spans: who did
-    what and when, if asked for.
+    took part in. share: of those forwards, each divided among the sessions in it. bytes_up,
+    bytes_down: on the wire, headers of all layers included. ways: tokens that came while each
+    way was in force, where the policy chooses. spans: who did what and when, if asked for.
     """
 
     way: str
     arrivals: list[float] = field(default_factory=list)
     forwards: int = 0
+    share: float = 0.0
     messages_up: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -103,3 +106,8 @@ class Run:
     def tokens_per_s(self) -> float:
         """Output tokens over the whole time, the opening included."""
         return self.tokens / self.duration_s
+
+    @property
+    def token_s(self) -> float:
+        """Mean time of a token after the first one."""
+        return (self.duration_s - self.ttft_s) / max(self.tokens - 1, 1)

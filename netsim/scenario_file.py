@@ -30,7 +30,7 @@ _MODELS = (
     "prefill_ms", "draft_prefill_ms", "cloud_draft_ms", "cloud_draft_spread", "overhead_ms",
 )  # fmt: skip
 _ACCEPTANCE = ("record", "alpha", "hard_alpha", "hard_share", "hard_length")
-_RUN = ("ways", "gamma", "window", "tokens", "prompt", "clients", "seeds", "seed")
+_RUN = ("ways", "gamma", "window", "tokens", "prompt", "clients", "connect", "seeds", "seed")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ def _study(values: dict[str, Any], folder: Path) -> Study:
         window=window or None,
         tokens=tokens,
         prompt=run.whole("prompt", 64),
-        clients=run.whole("clients", 1, least=1),
+        clients=axes.AXES["clients"].read(run.raw("clients", 1)),  # type: ignore[arg-type]
+        connect=run.flag("connect"),
         seed=first,
     )
     ways = edge_ways(run.words("ways", tuple(EDGE)))

@@ -7,17 +7,17 @@ have the sizes of the real protocol. Models are times and chances, the link is a
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Generator
+from collections.abc import Callable
 from typing import Any
 
 import simpy
 
 from edge_client.policy.estimates import LinkEstimates
+from netsim.cloud_speculation import CloudSpeculation, Stream
 from netsim.edge import Edge, pacing_of
 from netsim.links import Link, OneWay, wire_bytes
 from netsim.scenario import Run, Scenario, Span, Way
-from netsim.verifier import PROMPT, SIZE, Seat, Verifier, speculate_in_cloud
+from netsim.verifier import PROMPT, SIZE, Seat, Verifier
 from specwire.cloud_session import CloudSession
 from specwire.limits import Limits
 from specwire.request import SessionRequest
@@ -31,7 +31,6 @@ LIMITS = Limits(context=1 << 20)
 _GREEDY = SamplingParams(temperature=0.0)
 _OPEN_BYTES = 60
 """Of an opening without its prompt, whose tokens take two bytes each."""
-_CLOUD_GAMMA = 4
 
 
 def simulate(
@@ -46,7 +45,10 @@ def simulate(
     """
     env = simpy.Environment()
     if scenario.way is Way.CLOUD:
-        sessions: list[Any] = [_CloudSpeculation(env, scenario, i) for i in range(scenario.clients)]
+        cloud = CloudSpeculation(env, scenario, scenario.seed * 1009)
+        sessions: list[Any] = [
+            _CloudSession(env, scenario, cloud, client) for client in range(scenario.clients)
+        ]
     else:
         verifier = Verifier(env, scenario.models, scenario.seed)
         sessions = [
@@ -118,7 +120,8 @@ class _Session:
             trace=trace,
         )
         self.over = self._edge.over
-        self._up.send(_OPEN_BYTES + 2 * scenario.prompt, self._opened)
+        opening = _OPEN_BYTES + 2 * scenario.prompt
+        _begin(env, scenario, self._link, lambda: self._up.send(opening, self._opened))
 
     def _opened(self) -> None:
         frame = self._cloud.opened(b"s" * 16, "simulated", with_prompt=False)
@@ -147,7 +150,7 @@ class _Session:
     def finish(self) -> Run:
         """The account."""
         run = self._edge.run
-        run.forwards = self._seat.forwards
+        run.forwards, run.share = self._seat.forwards, self._seat.share
         run.bytes_up, run.bytes_down = self._link.up.bytes, self._link.down.bytes
         if self._trace:
             run.spans.extend(
@@ -158,45 +161,54 @@ class _Session:
         return run
 
 
-class _CloudSpeculation:
-    """The baseline that drafts in the cloud, beside the target, and streams what comes of it."""
+class _CloudSession:
+    """One client's session where the cloud drafts itself."""
 
-    def __init__(self, env: simpy.Environment, scenario: Scenario, client: int) -> None:
+    def __init__(
+        self, env: simpy.Environment, scenario: Scenario, cloud: CloudSpeculation, client: int
+    ) -> None:
         self._env = env
-        self._scenario = scenario
-        self._seed = scenario.seed * 1009 + client
-        self._link = scenario.link.open(self._seed)
+        self._tokens = scenario.tokens
+        seed = scenario.seed * 1009 + client
+        self._link = scenario.link.open(seed)
         self._up, self._down = _Wire(env, self._link.up), _Wire(env, self._link.down)
         self._run = Run(scenario.way)
+        self._stream = Stream(scenario.acceptance.draw(seed), self._answer, scenario.prompt)
         self.over = env.event()
-        self._up.send(_OPEN_BYTES + 2 * scenario.prompt, lambda: env.process(self._serve()))
+        opening = _OPEN_BYTES + 2 * scenario.prompt
+        _begin(env, scenario, self._link, lambda: self._up.send(opening, cloud.seat, self._stream))
 
-    def _serve(self) -> Generator[simpy.Event, None, None]:
-        scenario, models, env = self._scenario, self._scenario.models, self._env
-        knows = scenario.acceptance.draw(self._seed)
-        gamma = scenario.gamma or _CLOUD_GAMMA
-        draft = (models.cloud_draft or models.draft).sampler(random.Random(f"draft {self._seed}"))
-        verify = models.verify.sampler(random.Random(f"verify {self._seed}"))
-        yield env.timeout(scenario.prompt * models.prefill_s)
-        made = 0
-        while made < scenario.tokens:
-            drafted = min(gamma, scenario.tokens - made - 1)
-            seconds = sum(draft() for _ in range(drafted)) + verify() + models.overhead_s
-            yield env.timeout(seconds + drafted * models.extra_s)
-            tokens = speculate_in_cloud(knows, made, drafted)
-            made += tokens
-            self._run.forwards += 1
-            self._run.accepted += tokens - 1
-            self._run.examined += min(tokens, drafted)
-            verdict = pb.Verdict(number=self._run.forwards, start=made, accepted=tokens)
-            self._down.send(verdict.ByteSize() + 2 * tokens, self._arrive, tokens)
+    def _answer(self, tokens: int) -> None:
+        stream = self._stream
+        verdict = pb.Verdict(number=stream.forwards, start=stream.made, accepted=tokens)
+        self._down.send(verdict.ByteSize() + 2 * tokens, self._arrive, tokens)
 
     def _arrive(self, tokens: int) -> None:
         self._run.arrivals.extend([self._env.now] * tokens)
-        if len(self._run.arrivals) >= self._scenario.tokens:
+        if len(self._run.arrivals) >= self._tokens:
             self.over.succeed()
 
     def finish(self) -> Run:
         """The account."""
-        self._run.bytes_up, self._run.bytes_down = self._link.up.bytes, self._link.down.bytes
-        return self._run
+        run, stream = self._run, self._stream
+        run.forwards, run.share = stream.forwards, stream.share
+        run.accepted, run.examined = stream.accepted, stream.examined
+        run.bytes_up, run.bytes_down = self._link.up.bytes, self._link.down.bytes
+        run.messages_up = 1
+        return run
+
+
+def _begin(
+    env: simpy.Environment, scenario: Scenario, link: Link, opening: Callable[[], object]
+) -> None:
+    """Send the opening: at once, or when there is a connection to send it on."""
+
+    def connected(_: simpy.Event) -> None:
+        opening()
+
+    if not scenario.connect:
+        opening()
+        return
+    handshakes = env.timeout(link.connect(env.now) - env.now)
+    assert handshakes.callbacks is not None
+    handshakes.callbacks.append(connected)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import simpy
 
 from cloud_verifier.draft_share import Accepted, DraftShare
-from netsim.acceptance import Knows
 from netsim.times import Models
 from specwire.cloud_session import CloudSession, Outcome, Work
 from specwire.v1 import verifier_pb2 as pb
@@ -35,8 +34,9 @@ def draft_token(position: int, knows: bool) -> int:
 class Seat:
     """One session at the verifier.
 
-    send: takes frames that leave for the edge. forwards: that it took part in. ready: since
-    when there is work for the next forward; None while there is none.
+    send: takes frames that leave for the edge. forwards: that it took part in. share: of
+    those forwards, each divided among the sessions in it. ready: since when there is work
+    for the next forward; None while there is none.
     """
 
     session: CloudSession
@@ -45,6 +45,7 @@ class Seat:
     prefilled: bool = False
     ready: float | None = None
     forwards: int = 0
+    share: float = 0.0
     verified: list[tuple[float, float, Work]] = field(default_factory=list)
     drafts: Accepted = field(default_factory=Accepted)
 
@@ -59,7 +60,6 @@ class Verifier:
         self._seats: list[Seat] = []
         self._share = DraftShare()
         self._idle: simpy.Event | None = None
-        self.forwards = 0
         env.process(self._run())
 
     def seat(self, seat: Seat) -> None:
@@ -101,9 +101,9 @@ class Verifier:
                 self._share.learn(evaluated, seconds)
             began = env.now
             yield env.timeout(max(seconds, 0.0))
-            self.forwards += 1
             for seat, work in batch:
                 seat.forwards += 1
+                seat.share += 1 / len(batch)
                 seat.verified.append((began, env.now, work))
                 queue = began - (began if seat.ready is None else seat.ready)
                 outcome = _examine(work, seconds, queue)
@@ -127,11 +127,3 @@ def _examine(work: Work, seconds: float, queue: float) -> Outcome:
         queue_us=int(queue * 1e6),
         forward_us=int(seconds * 1e6),
     )
-
-
-def speculate_in_cloud(knows: Knows, at: int, gamma: int) -> int:
-    """How many tokens a round yields whose draft is made in the cloud, at output position `at`."""
-    accepted = 0
-    while accepted < gamma and knows(at + accepted, accepted):
-        accepted += 1
-    return accepted + 1

@@ -32,11 +32,6 @@ def verdicts(found: Comparison) -> list[str]:
         return ["No edge way was asked for."]
     lines.append(_summary(found, best))
     lines.append(_against_cloud(found, best))
-    if found.clients > 1:
-        lines.append(
-            "Cloud-side speculation is simulated for each client as if it were alone: with "
-            f"{found.clients} clients it would be slower than shown."
-        )
     return lines
 
 

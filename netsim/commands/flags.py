@@ -15,6 +15,7 @@ AXIS_FLAGS = {
     "draft_ms": ("--draft-ms",),
     "alpha": ("--alpha",),
     "gamma": ("--gamma",),
+    "clients": ("--clients",),
 }
 """What sets an axis."""
 

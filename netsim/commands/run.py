@@ -111,8 +111,11 @@ def _told(study: Study, found: Found) -> Iterator[str]:
     yield study.title or "A scenario of one's own"
     if study.note:
         yield study.note.strip()
-    clients = f", {base.clients} clients on one verifier" if base.clients > 1 else ""
-    runs = f"{len(study.seeds)} runs{clients}"
+    runs = f"{len(study.seeds)} run{'s' * (len(study.seeds) > 1)}"
+    if base.clients > 1 and "clients" not in study.vary:
+        runs += f", {base.clients} clients on one verifier"
+    if base.connect:
+        runs += ", each with a new connection"
     yield f"\n{base.tokens} tokens after a prompt of {base.prompt}, {runs}"
     if "profile" not in study.vary:
         link = found[0][1].link
@@ -121,6 +124,9 @@ def _told(study: Study, found: Found) -> Iterator[str]:
     yield ""
     yield _table(study, found)
     yield ""
+    if any(comparison.clients > 1 for _, _, comparison in found):
+        yield _load_table(study, found)
+        yield ""
     for case, _, comparison in found:
         if case:
             yield f"• {_named(case)}: {headline(comparison)}"
@@ -165,6 +171,34 @@ def _cells(scenario: Scenario, comparison: Comparison, item: Figures) -> list[st
     ]
 
 
+def _load_table(study: Study, found: Found) -> str:
+    head = [
+        *study.vary, "way", "all tok/s", "ms/tok p50", "p95", "TTFT s p50", "p95",
+        "pause ms p99", "fwd/tok", "×stream",
+    ]  # fmt: skip
+    rows = [
+        [
+            *(plain(value) for value in case.values()),
+            NAMES[item.way],
+            number(item.load.tokens_per_s, 1),
+            number(1e3 * item.load.token_p50_s, 1),
+            number(1e3 * item.load.token_p95_s, 1),
+            number(item.load.ttft_p50_s, 3),
+            number(item.load.ttft_p95_s, 3),
+            number(1e3 * item.load.pause_p99_s, 0),
+            number(item.forwards, 3),
+            number(item.load.tokens_per_s / comparison[Way.STREAM].load.tokens_per_s),
+        ]
+        for case, _, comparison in found
+        for item in comparison.figures
+    ]
+    legend = (
+        "All clients together: tokens/s until the last has its last, percentiles over clients and\n"
+        "over pauses between tokens; one target forward serves every client that is ready."
+    )
+    return f"{table(head, rows, left=len(study.vary) + 1)}\n\n{legend}"
+
+
 def _all(item: Figures) -> bool:
     return item.way in (Way.STREAM, Way.CLOUD)
 
@@ -196,6 +230,7 @@ def _to_json(study: Study, found: Found, *, trace: bool) -> dict[str, Any]:
         theory = _theory(scenario, Way.SYNC)
         item: dict[str, Any] = {
             "vary": dict(case),
+            "clients": comparison.clients,
             "link": {"name": scenario.link.name, "rtt_ms": round(scenario.link.rtt_s * 1e3, 6)},
             "theory_tokens_per_round": None if theory is None else round(theory, 4),
             **comparison.to_json(),
@@ -222,6 +257,7 @@ def _to_json(study: Study, found: Found, *, trace: bool) -> dict[str, Any]:
         "tokens": base.tokens,
         "prompt": base.prompt,
         "clients": base.clients,
+        "connect": base.connect,
         "seeds": list(study.seeds),
         "cases": cases,
     }

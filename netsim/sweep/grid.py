@@ -23,8 +23,11 @@ RESULTS = (
     "bytes_down_per_token",
     "forwards_per_token",
     "alpha_seen",
+    "all_tokens_per_s",
+    "token_p95_s",
 )
-"""Columns after those of what is varied. Mean of all clients where there are several."""
+"""Columns after those of what is varied. Where there are several clients: means of them, but
+for the last two, which are the tokens/s of all together and a percentile over them."""
 
 Point: TypeAlias = "tuple[axes.Value, ...]"
 Row: TypeAlias = "list[float | int | str | None]"
@@ -106,7 +109,7 @@ def _row(base: Scenario, names: Sequence[str], point: Point) -> Row:
     seed, way = int(str(values.pop("seed"))), Way(str(values["way"]))
     wanted = {name: value for name, value in values.items() if axes.matters(name, way)}
     scenario = replace(axes.apply(base, wanted), seed=seed)
-    found = Figures.of(way, simulate(scenario))
+    found = Figures.of(way, simulate(scenario), scenario.clients)
     results = (
         found.duration_s,
         found.ttft_s,
@@ -116,5 +119,7 @@ def _row(base: Scenario, names: Sequence[str], point: Point) -> Row:
         found.bytes_down,
         found.forwards,
         found.alpha,
+        found.load.tokens_per_s,
+        found.load.token_p95_s,
     )
     return [*point, *(None if value is None else round(value, 6) for value in results)]

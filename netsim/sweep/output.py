@@ -57,7 +57,7 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
 def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     arrow, parquet = _arrow()
     names = {"way", "profile"}
-    whole = {"seed", "gamma"}
+    whole = {"seed", "gamma", "clients"}
     arrays = []
     for place, name in enumerate(columns):
         kind = arrow.string() if name in names else arrow.float64()
