@@ -75,25 +75,29 @@ class CloudSpeculation:
             self._streams = [s for s in self._streams if s.made < self._tokens]
 
     def _drafted(self, batch: list[Stream]) -> list[int]:
-        """How many tokens are drafted for each: not more than pay, as at a verifier."""
-        wanted = [
-            (min(self._gamma, self._tokens - stream.made - 1), stream.drafts.alpha)
-            for stream in batch
-        ]
-        return self._share.of(wanted)
+        """How many tokens are drafted for each: not more than pay, as at a verifier.
+
+        With its prompt a session only gets its first token, as soon as can be.
+        """
+        room = [self._tokens - stream.made - 1 if stream.prefilled else 0 for stream in batch]
+        wanted = [min(self._gamma, each) for each in room]
+        return self._share.of(
+            [(count, s.drafts.alpha) for count, s in zip(wanted, batch, strict=True)]
+        )
 
     def _seconds(self, batch: list[Stream], drafted: list[int]) -> float:
         models = self._models
         evaluated = len(batch) + sum(drafted)
-        forward = self._verify() + models.overhead_s + (evaluated - 1) * models.extra_s
+        seconds = self._verify() + models.overhead_s + (evaluated - 1) * models.extra_s
+        # One token of all sessions at a time, as long as any has more to draft.
+        seconds += sum(self._draft() for _ in range(max(drafted)))
         prompts = [stream for stream in batch if not stream.prefilled]
         if not prompts:
-            self._share.learn(evaluated, forward)
+            self._share.learn(evaluated, seconds)
         for stream in prompts:
             stream.prefilled = True
-            forward += stream.prompt * models.prefill_s
-        # One token of all sessions at a time, as long as any has more to draft.
-        return forward + sum(self._draft() for _ in range(max(drafted)))
+            seconds += stream.prompt * models.prefill_s
+        return seconds
 
     def _examine(self, stream: Stream, drafted: int) -> None:
         accepted = 0

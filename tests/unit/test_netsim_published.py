@@ -10,6 +10,7 @@ from netsim import axes
 from netsim.comparison import Comparison, compare
 from netsim.scenario import Way
 from netsim.scenario_file import find_study
+from netsim.simulation import simulate
 from netsim.words import headline, verdicts
 from specwire.formulas import expected_tokens
 
@@ -66,12 +67,15 @@ def test_the_table_of_ideal_speeds_is_the_formula(alpha: float, gamma: int, toke
 
 @pytest.mark.parametrize(("alpha", "gamma", "tokens"), IDEAL)
 def test_the_simulation_reaches_the_ideal_speed(alpha: float, gamma: int, tokens: float):
-    study = find_study("ideal-speed")
-    base = axes.apply(replace(study.base, tokens=8000), {"alpha": alpha, "gamma": gamma})
-    found = compare([base], [Way.SYNC], [0, 1])[0]
-    # About 16 000 tokens: the standard error of a mean round is below 1 %.
-    assert found[Way.SYNC].tokens_per_round_trip == pytest.approx(tokens, rel=0.03)
-    assert found.speedup(Way.SYNC, Way.STREAM) == pytest.approx(tokens, rel=0.03)
+    base = find_study("ideal-speed").base
+    scenario = axes.apply(base, {"alpha": alpha, "gamma": gamma, "way": "sync"})
+    (run,) = simulate(replace(scenario, tokens=80_000, seed=1))
+    # 14 000 rounds or more: the standard error of their mean is 0.4 % at most.
+    exact = expected_tokens(alpha, gamma)
+    assert run.tokens / run.messages_up == pytest.approx(exact, rel=0.01)
+    streaming = 80_000 * base.models.verify.mean
+    assert streaming / run.duration_s == pytest.approx(exact, rel=0.01)
+    assert exact == pytest.approx(tokens, abs=0.005)
 
 
 def test_specedge_its_edge_beats_speculation_on_the_server_alone():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import random
+from dataclasses import replace
 
 import pytest
 
 from netsim.acceptance import Acceptance
+from netsim.comparison import Figures, Load
 from netsim.links import LinkModel
 from netsim.scenario import EDGE, Run, Scenario, Way
 from netsim.simulation import simulate as simulate_all
@@ -56,6 +58,20 @@ def simulate(
     return run
 
 
+def together(way: Way, clients: int, alpha: float = 0.7, extra: float = 0.0) -> Figures:
+    """Clients on one verifier."""
+    scenario = Scenario(
+        LinkModel.symmetric(0.05),
+        Models.constant(DRAFT, VERIFY, extra),
+        steady(alpha),
+        way,
+        tokens=TOKENS,
+        prompt=0,
+        clients=clients,
+    )
+    return Figures.of(way, simulate_all(scenario), clients)
+
+
 def speed(way: Way, rtt: float, agrees: Acceptance, **more: float | None) -> float:
     """Tokens/s over eight seeds."""
     runs = [simulate(way, rtt, agrees, seed=seed, **more) for seed in range(8)]  # type: ignore[arg-type]
@@ -88,6 +104,19 @@ def test_synchronous_rounds_of_a_perfect_draft(gamma: int, rtt: float) -> None:
 def test_a_hopeless_draft_decides_nothing_but_time(way: Way) -> None:
     run = simulate(way, 0.05, steady(0.0), gamma=2, tokens=40)
     assert run.tokens == 40 and run.accepted == 0 and run.forwards == 40
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 7])
+def test_synchronous_rounds_of_a_hopeless_draft(gamma: int) -> None:
+    run = simulate(Way.SYNC, 0.08, steady(0.0), gamma=gamma, tokens=400)
+    a_round = 0.08 + gamma * DRAFT + VERIFY + gamma * EXTRA
+    assert run.duration_s == pytest.approx(400 * a_round + 0.08, rel=0.01)
+
+
+@pytest.mark.parametrize("rtt", [0.0, 0.1, 0.4])
+def test_per_token_calls_pay_it_for_each_token_and_for_the_opening(rtt: float) -> None:
+    run = simulate(Way.PER_TOKEN, rtt, steady(0.5))
+    assert run.duration_s == pytest.approx(rtt + TOKENS * (rtt + VERIFY))
 
 
 @pytest.mark.parametrize("way", EDGE)
@@ -155,3 +184,58 @@ def test_a_draft_that_becomes_useful_is_taken_up_again() -> None:
 def test_a_slow_draft_is_not_waited_for() -> None:
     run = simulate(Way.AUTO, 0.02, steady(0.9), draft=0.2)
     assert run.duration_s <= 1.05 * (0.02 + TOKENS * VERIFY)
+
+
+# ── many clients ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("clients", [1, 2, 8])
+def test_streaming_clients_share_every_forward(clients: int) -> None:
+    found = together(Way.STREAM, clients)
+    assert found.forwards == pytest.approx(1 / clients)
+    alone = TOKENS / (0.05 + TOKENS * VERIFY)
+    assert found.load.tokens_per_s == pytest.approx(clients * alone)
+    assert found.load.token_p95_s == pytest.approx(VERIFY)
+
+
+@pytest.mark.parametrize("way", [Way.STREAM, Way.CLOUD, Way.RUN_AHEAD])
+def test_a_forward_of_many_takes_longer_where_tokens_cost(way: Way) -> None:
+    alone, many = together(way, 1, extra=0.004), together(way, 8, extra=0.004)
+    assert many.load.token_p50_s > 1.2 * alone.load.token_p50_s
+    assert many.load.tokens_per_s > alone.load.tokens_per_s
+    assert many.forwards < alone.forwards
+
+
+@pytest.mark.parametrize("extra", [0.0005, 0.004, 0.01])
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+def test_drafts_of_many_clients_never_cost_the_others_much(alpha: float, extra: float) -> None:
+    streaming = together(Way.STREAM, 16, alpha, extra)
+    found = together(Way.RUN_AHEAD, 16, alpha, extra)
+    # Where every draft token was examined, whatever it cost, this was 0.25 at worst.
+    assert found.load.token_p50_s < 1.1 * streaming.load.token_p50_s
+    assert found.load.tokens_per_s > 0.85 * streaming.load.tokens_per_s
+
+
+def test_the_load_is_told_from_all_clients_runs() -> None:
+    runs = [
+        Run("stream", arrivals=[1.0, 2.0, 3.0]),
+        Run("stream", arrivals=[2.0, 2.0, 6.0]),
+        Run("stream", arrivals=[1.0, 1.5, 2.0]),
+        Run("stream", arrivals=[1.0, 1.5, 2.0]),
+    ]
+    load = Load.of(runs, clients=2)
+    assert load.tokens_per_s == pytest.approx(12 / (6.0 + 2.0))
+    assert (load.token_p50_s, load.token_p95_s) == (1.0, 2.0)
+    assert (load.ttft_p50_s, load.ttft_p95_s) == (1.0, 2.0)
+    assert load.pause_p99_s == 4.0
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_new_connection_costs_two_round_trips(way: Way) -> None:
+    scenario = Scenario(
+        LinkModel.symmetric(0.1), Models.constant(DRAFT, VERIFY), steady(0.7), way, tokens=64
+    )
+    (warm,) = simulate_all(scenario)
+    (cold,) = simulate_all(replace(scenario, connect=True))
+    assert cold.ttft_s == pytest.approx(warm.ttft_s + 0.2)
+    assert cold.bytes_up > warm.bytes_up
