@@ -7,12 +7,14 @@ drafted twice is right twice or wrong twice, as with real models.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from netsim.recorded import read_lines
+from specwire.errors import BadRequest
 
 Knows: TypeAlias = Callable[[int, int], bool]
 """(output position, place in its chain) → whether the draft token there is the target's."""
@@ -109,14 +111,9 @@ def read_record(path: Path) -> Acceptance:
     Each line with `"draft_knew"` tells of one output token, in order.
 
     Raises:
-        ValueError: the file holds none.
+        BadRequest: the file can't be read, is no record, or tells of no draft token.
     """
-    known = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            value = json.loads(line).get("draft_knew")
-            if value is not None:
-                known.append(bool(value))
+    known = [line.truth("draft_knew") for line in read_lines(path) if "draft_knew" in line]
     if not known:
-        raise ValueError(f"{path} tells of no draft token; record with a drafting mode")
+        raise BadRequest(f"{path} tells of no draft token; record with a drafting mode")
     return Acceptance(recorded=tuple(known))

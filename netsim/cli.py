@@ -87,6 +87,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"specwire {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in words if not word.startswith("-")), None)
+    parsers = {}
     for command in COMMANDS:
         about = command.help
         own = commands.add_parser(
@@ -97,9 +98,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         own.set_defaults(module=command.module)
+        parsers[command.name] = own
         if command.name == asked:
             importlib.import_module(command.module).add_arguments(own)
-    return parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        # Left to argparse, the usage shown would be of all commands instead of this one.
+        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 if __name__ == "__main__":

@@ -1,16 +1,68 @@
-"""Times of real models, as `edge-client generate --record` wrote them."""
+"""What `edge-client generate --record` wrote: times of real models, and whom a draft knew."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netsim.times import Duration
 from specwire.errors import BadRequest
 
+LONGEST_S = 1e6
+"""No draft and no forward takes longer."""
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+
+@dataclass(frozen=True)
+class Line:
+    """One object of a record, and where it was found, for messages."""
+
+    where: str
+    values: dict[str, Any]
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def seconds(self, key: str) -> float:
+        """A time.
+
+        Raises:
+            BadRequest: it is none.
+        """
+        value: Any = self.values[key]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and 0 <= value <= LONGEST_S):
+            raise self._wrong(key, f"a time from 0 to {LONGEST_S:g} s")
+        return float(value)
+
+    def count(self, key: str) -> int:
+        """A whole number, 0 where there is none.
+
+        Raises:
+            BadRequest: it is something else.
+        """
+        value: Any = self.values.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._wrong(key, "a whole number, 0 or more")
+        return value
+
+    def truth(self, key: str) -> bool:
+        """True or false.
+
+        Raises:
+            BadRequest: it is something else.
+        """
+        value: Any = self.values[key]
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
+
+    def _wrong(self, key: str, what: str) -> BadRequest:
+        return BadRequest(f"{self.where}: {key} must be {what}, not {self.values[key]!r}")
+
+
+def read_lines(path: Path) -> list[Line]:
     """The record's objects, one a line.
 
     Raises:
@@ -20,18 +72,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"can't read the record {path}: {error}") from error
-    items: list[dict[str, Any]] = []
+    lines = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
+        where = f"{path}, line {number}"
         try:
-            item = json.loads(line)
+            values = json.loads(line)
         except ValueError as error:
-            raise BadRequest(f"{path}, line {number} is no JSON: {error}") from error
-        if not isinstance(item, dict):
-            raise BadRequest(f"{path}, line {number} is no JSON object; is this a record?")
-        items.append(item)
-    return items
+            raise BadRequest(f"{where} is no JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise BadRequest(f"{where} is no JSON object; is this a record?")
+        lines.append(Line(where, values))
+    return lines
 
 
 def read_times(path: Path) -> tuple[Duration | None, Duration | None, float]:
@@ -43,12 +96,10 @@ def read_times(path: Path) -> tuple[Duration | None, Duration | None, float]:
     Raises:
         BadRequest: the file can't be read, is no record, or holds no times at all.
     """
-    items = read_lines(path)
-    drafts = [float(item["draft_s"]) for item in items if "draft_s" in item]
+    lines = read_lines(path)
+    drafts = [line.seconds("draft_s") for line in lines if "draft_s" in line]
     forwards = [
-        (int(item.get("evaluated", 0)), float(item["verify_s"]))
-        for item in items
-        if "verify_s" in item
+        (line.count("evaluated"), line.seconds("verify_s")) for line in lines if "verify_s" in line
     ]
     if not drafts and not forwards:
         raise BadRequest(f"{path} holds no times; write it with edge-client generate --record")

@@ -17,7 +17,7 @@ from netsim.links import LinkModel
 from netsim.links.table import KEYS, from_table
 from netsim.recorded import read_times
 from netsim.scenario import EDGE, Scenario, Way
-from netsim.times import Duration, Models
+from netsim.times import EXTRA_S, Duration, Models
 from specwire.errors import BadRequest
 
 BASELINES = (Way.PER_TOKEN, Way.STREAM, Way.CLOUD)
@@ -79,8 +79,8 @@ def find_study(name: str) -> Study:
     known = shipped()
     if name not in known:
         raise BadRequest(
-            f"no shipped scenario is called {name!r}{nearest(name, known)}; "
-            "a file's name must end in .toml"
+            f"no shipped scenario is called {name!r}, and a file's name must end in .toml"
+            f"{nearest(name, known)}"
         )
     return parse_study(known[name], name, Path())
 
@@ -88,7 +88,7 @@ def find_study(name: str) -> Study:
 def default_study() -> Study:
     """What is simulated where nothing else is asked for."""
     link = LinkModel.symmetric(0.05)
-    models = Models.constant(draft_s=0.010, verify_s=0.040, extra_s=0.001)
+    models = Models.constant(draft_s=0.010, verify_s=0.040, extra_s=EXTRA_S)
     return Study(Scenario(link, models, Acceptance.steady(0.7)))
 
 
@@ -185,9 +185,10 @@ def _link_name(values: Mapping[str, Any]) -> str:
 
 def _models(table: Table, folder: Path) -> Models:
     draft = verify = None
-    extra = 0.0
+    extra = EXTRA_S
     if "record" in table:
-        draft, verify, extra = read_times(folder / table.text("record"))
+        draft, verify, measured = read_times(folder / table.text("record"))
+        extra = EXTRA_S if verify is None else measured
     if draft is None or "draft_ms" in table:
         draft = _duration(table, "draft")
     if verify is None or "verify_ms" in table:
@@ -215,10 +216,7 @@ def _acceptance(table: Table, folder: Path) -> Acceptance:
     if "record" in table:
         if others := [key for key in _ACCEPTANCE[1:] if key in table]:
             raise BadRequest(f"acceptance.record says all of it; leave out {others[0]}")
-        try:
-            return read_record(folder / table.text("record"))
-        except OSError as error:
-            raise BadRequest(f"can't read acceptance.record: {error}") from error
+        return read_record(folder / table.text("record"))
     if "alpha" not in table:
         raise BadRequest("acceptance.alpha is missing; give a rate, several by place, or a record")
     return Acceptance(

@@ -7,6 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+EXTRA_S = 1e-3
+"""What each further token adds to a forward where nothing is known of it."""
+
 
 @dataclass(frozen=True)
 class Duration:
