@@ -9,14 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_client import EdgeClient
-from edge_client.render import TokenWriter, notice, wants_colour
-from edge_client.result import Token
+from edge_client.render import notice, shown, wants_colour
+from netsim.catalogue import profile_named
+from netsim.commands.flags import at_least_one
 from netsim.links import LinkModel
-from netsim.links.profiles import profile
-from netsim.real import Arrival, Measured, cores, generate, on_cores, verifier
+from netsim.live import TokenLines
+from netsim.picture import check_picture, draw
+from netsim.real import (
+    Measured,
+    check_draft,
+    check_drafts,
+    cores,
+    generate,
+    on_cores,
+    verifier,
+)
 from netsim.relay import Relay
 from netsim.scenario import Way
-from specwire.committed import Origin
 from specwire.errors import SpecwireError
 
 PROMPT = "Explain in a few sentences how a rainbow forms."
@@ -26,6 +35,10 @@ WAYS = {
     Way.STREAM: "the cloud alone, streaming",
     Way.AUTO: "the edge drafts, the cloud verifies",
 }
+
+_BYTES = """\
+payload: the protocol's messages alone. on the wire: with HTTP/2, TCP and IP, as the emulated link
+counts them; TLS, which netsim run includes, would add 22 bytes a message."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,22 +59,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it; returns the exit code."""
-    model = profile(args.profile)
+    """Show it; returns the exit code.
+
+    Raises:
+        BadRequest: an argument won't do; nothing has been played then.
+        SpecwireError: a program failed.
+    """
+    model = _checked(args)
     cloud, edge = cores()
     try:
         with verifier(_tell, on=cloud) as address, on_cores(edge):
             measured = asyncio.run(_compare(address, model, args))
-    except (SpecwireError, RuntimeError) as error:
-        print(f"netsim demo: {error}", file=sys.stderr)
-        return 1
+    except RuntimeError as error:
+        raise SpecwireError(str(error)) from error
+    print(f"\n{shown(measured[-1].text, sys.stdout)}")
     print(table(measured, model))
-    if args.picture is not None:
-        from netsim.picture import draw
-
-        draw(measured, model, args.picture)
-        notice(f"picture: {args.picture}")
+    draw(measured, model, args.picture)
+    notice(f"picture: {args.picture}")
     return 0
+
+
+def _checked(args: argparse.Namespace) -> LinkModel:
+    """The link, if all arguments will do to the end."""
+    model = profile_named(args.profile)
+    at_least_one("--max-tokens", args.max_tokens, 1)
+    check_draft(args.draft)
+    check_picture(args.picture)
+    return model
 
 
 def _tell(line: str) -> None:
@@ -76,23 +100,23 @@ async def _compare(address: str, model: LinkModel, args: argparse.Namespace) -> 
     ):
         # The first request of all pays for loading and warming up; no way of these shall.
         notice(f"link: {model.name}, round trip {model.rtt_s * 1e3:.0f} ms")
-        await generate(client, relay.address, Way.AUTO, [("user", "Hello")], tokens=24)
-        shown = []
+        first = await generate(client, relay.address, Way.AUTO, [("user", "Hello")], tokens=24)
+        check_drafts(args.draft, first)
+        found = []
         for way, title in WAYS.items():
             print(f"\n── {title} ──", flush=True)
-            writer = TokenWriter(
+            lines = TokenLines(
                 sys.stdout, colour=wants_colour(sys.stdout), terminal=sys.stdout.isatty()
             )
-
-            def watch(arrival: Arrival, writer: TokenWriter = writer) -> None:
-                writer.write(Token(0, arrival.text, Origin(arrival.origin), 0))
-
+            before = relay.stats()
             measured = await generate(
-                client, relay.address, way, messages, tokens=args.max_tokens, watch=watch
+                client, relay.address, way, messages, tokens=args.max_tokens, watch=lines.write
             )
-            writer.end()
-            shown.append(measured)
-    return shown
+            after = relay.stats()
+            measured.wire_up = after["wire_up"] - before["wire_up"]
+            measured.wire_down = after["wire_down"] - before["wire_down"]
+            found.append(measured)
+    return found
 
 
 def _per_forward(measured: Measured) -> str:
@@ -113,7 +137,8 @@ def table(measured: Sequence[Measured], model: LinkModel) -> str:
         ["tokens/s", *(f"{m.tokens_per_s:.1f}" for m in measured)],
         ["tokens a forward", *(_per_forward(m) for m in measured)],
         ["draft tokens accepted", *(_alpha(m) for m in measured)],
-        ["bytes up, down", *(f"{m.bytes_up}, {m.bytes_down}" for m in measured)],
+        ["payload up, down, B", *(f"{m.bytes_up}, {m.bytes_down}" for m in measured)],
+        ["on the wire, B", *(f"{m.wire_up}, {m.wire_down}" for m in measured)],
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
@@ -134,4 +159,4 @@ def table(measured: Sequence[Measured], model: LinkModel) -> str:
         f"cloud does without it),\nand {calls.duration_s / edge.duration_s:.1f}× as fast as a call "
         f"for each token.\nThe texts are {'the same' if same else 'NOT the same'}, token for token."
     )
-    return "\n".join(["", *lines, "", said])
+    return "\n".join(["", *lines, "", _BYTES, "", said])

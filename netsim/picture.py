@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from netsim.links import LinkModel
 from netsim.real import Measured
+from specwire.errors import BadRequest, Unsupported
 
 _COLOURS = {"per-token": "#8a8f98", "stream": "#3b7dd8", "auto": "#d9622b"}
 _NAMES = {"per-token": "a call for each token", "stream": "streaming", "auto": "edge drafts"}
+
+_ENDINGS = (".svg", ".png")
+
+
+def check_picture(file: Path) -> None:
+    """Whether a picture could be written there.
+
+    Raises:
+        BadRequest: the name's ending is no format, or the place can't be written.
+        Unsupported: matplotlib is not installed.
+    """
+    if file.suffix.lower() not in _ENDINGS:
+        raise BadRequest(f"--picture {file}: give a name that ends in {' or '.join(_ENDINGS)}")
+    if not file.parent.is_dir():
+        raise BadRequest(f"--picture {file}: there is no folder {file.parent}; make it first")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise BadRequest(f"--picture {file} can't be written; give another place")
+    if find_spec("matplotlib") is None:
+        raise Unsupported(
+            "pictures need the package matplotlib; install it with: pip install 'specwire[demo]'"
+        )
 
 
 def draw(measured: Sequence[Measured], model: LinkModel, file: Path) -> None:

@@ -15,7 +15,11 @@ from typing import Any
 import grpc
 
 from edge_client import EdgeClient, GenerateOptions, Mode
+from edge_client.draft.gguf_file import check_gguf
+from edge_client.draft.models import resolve_model
+from edge_client.render import notice
 from netsim.scenario import Way
+from specwire.errors import BadRequest, ModelError
 from specwire.limits import PROTOCOL_VERSIONS
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
@@ -33,6 +37,28 @@ def cores() -> tuple[list[int], list[int]]:
         return [], []
     available = sorted(os.sched_getaffinity(0))
     return available[:1], available[1:] or available[:1]
+
+
+def check_draft(spec: str) -> None:
+    """Whether there is such a draft model, before anything slow begins.
+
+    Raises:
+        BadRequest: there is none, or it is no GGUF file.
+    """
+    try:
+        check_gguf(resolve_model(spec, notice))
+    except ModelError as error:
+        raise BadRequest(f"--draft {spec}: {error}") from error
+
+
+def check_drafts(spec: str, measured: Measured) -> None:
+    """Whether the draft was put to use; without it edge ways would only seem to be measured.
+
+    Raises:
+        BadRequest: the verifier and the draft did not come together; why has been told.
+    """
+    if measured.draft is None:
+        raise BadRequest(f"--draft {spec}: nothing can be drafted with it for {TARGET}")
 
 
 @contextlib.contextmanager
@@ -114,7 +140,11 @@ class Arrival:
 
 @dataclass
 class Measured:
-    """One real generation. Bytes are of payload."""
+    """One real generation.
+
+    bytes_up, bytes_down: payload. wire_up, wire_down: as a link counted them, if it did.
+    draft: what drafted, if anything could.
+    """
 
     way: Way
     arrivals: list[Arrival] = field(default_factory=list)
@@ -122,10 +152,18 @@ class Measured:
     forwards: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
     prompt_tokens: int = 0
+    draft: str | None = None
     alpha: float | None = None
     ways: dict[str, int] = field(default_factory=dict)
     record: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(arrival.text for arrival in self.arrivals)
 
     @property
     def duration_s(self) -> float:
@@ -198,7 +236,8 @@ async def generate(
     measured.token_ids = list(result.token_ids)
     measured.forwards, measured.prompt_tokens = result.counts.rounds, result.prompt_tokens
     measured.bytes_up, measured.bytes_down = result.bytes_up, result.bytes_down
-    measured.alpha, measured.ways, measured.record = result.counts.alpha, result.ways, result.record
+    measured.draft, measured.alpha = result.draft, result.counts.alpha
+    measured.ways, measured.record = result.ways, result.record
     return measured
 
 

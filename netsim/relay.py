@@ -68,7 +68,9 @@ class Relay:
         self._lead_s = 0.0  # by how much the timer is set early, for it is late by that
         self._server: asyncio.Server | None = None
         self.late_s: deque[float] = deque(maxlen=10_000)
-        self._totals = {"cut": 0, "refused": 0, "accepted": 0, "bytes_up": 0, "bytes_down": 0}
+        self._totals = dict.fromkeys(
+            ("cut", "refused", "accepted", "bytes_up", "bytes_down", "wire_up", "wire_down"), 0
+        )
 
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
@@ -135,7 +137,11 @@ class Relay:
             connection.change()
 
     def stats(self) -> dict[str, Any]:
-        """What it has done so far. Times in seconds."""
+        """What it has done so far.
+
+        Times in seconds. bytes_up, bytes_down: read from the sockets. wire_up, wire_down: as
+        they would be on the link, with headers of TCP and IP, retransmissions and handshakes.
+        """
         late = self.late_s
         return {
             "profile": self.model.name,

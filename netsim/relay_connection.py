@@ -63,7 +63,7 @@ class Pipe:
         self._host = host
         self._marked = marked
         self.way = way
-        self._figure = f"bytes_{name}"
+        self._figure, self._wire_figure = f"bytes_{name}", f"wire_{name}"
         self.source: asyncio.Transport | None = None
         self.sink: asyncio.Transport | None = None
         self._waiting: deque[tuple[float, bytes | Mark]] = deque()
@@ -82,7 +82,9 @@ class Pipe:
         size = 0 if isinstance(data, Mark) else len(data)
         now = self._host.now()
         self._host.count(self._figure, size)
+        before = self.way.bytes
         arrives = max(self.way.send(max(now - HOP_S, self.opens), size), self._last)
+        self._host.count(self._wire_figure, self.way.bytes - before)
         self._last = arrives
         self._waiting.append((arrives, data))
         self._size += size
@@ -232,6 +234,8 @@ class Connection:
             self._host.connections.add(self)
             self._host.count("accepted")
             self._up.opens = self.link.connect(self._host.now(), tls=False)
+            self._host.count("wire_up", self.link.up.bytes)
+            self._host.count("wire_down", self.link.down.bytes)
             self._down.opens = self._up.opens - self.link.model.down.delay_s
             self._reach()
         else:

@@ -218,6 +218,8 @@ def test_the_demo_measures_three_ways_draws_and_cleans_up(cache: Path, tmp_path:
     assert process.returncode == 0, said
     for title in ("a call for each token", "the cloud alone, streaming", "the edge drafts"):
         assert f"── {title}" in shown
+    token = re.compile(r"^ +\d+\.\d\d s  (accepted draft|bonus|correction|target) +'", re.MULTILINE)
+    assert len(token.findall(shown)) == 3 * 12
     speeds = re.search(r"^tokens/s +([\d.]+) +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
     assert speeds is not None and all(float(speed) > 0 for speed in speeds.groups())
     assert "The texts are the same, token for token." in shown

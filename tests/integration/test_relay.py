@@ -22,6 +22,7 @@ import pytest
 from edge_client import EdgeClient, Mode
 from netsim.control import listen, obey
 from netsim.links import Gaps, LinkModel, Loss, profile
+from netsim.links.direction import HEADER_BYTES
 from netsim.precise_timer import PreciseTimer
 from netsim.relay import Relay, split_address
 from tests.support.edge import VerifierThread, asking, tiny_verifier
@@ -203,6 +204,19 @@ async def test_thousands_of_messages_arrive_whole_and_in_order(name):
         await writing
         stats = relay.stats()
     assert stats["bytes_up"] == stats["bytes_down"] == sum(map(len, messages))
+
+
+async def test_what_is_on_the_wire_is_counted_with_its_headers():
+    async with through(profile("rtt-20")) as (_, relay, near):
+        handshake = relay.stats()["wire_up"]
+        assert 40 <= handshake <= 100
+        for sent in range(1, 4):
+            near[1].write(b"x" * 100)
+            await near[0].readexactly(100)
+            assert relay.stats()["wire_up"] == handshake + sent * (100 + HEADER_BYTES)
+        stats = relay.stats()
+    assert stats["wire_up"] == stats["wire_down"]
+    assert stats["bytes_up"] == stats["bytes_down"] == 300
 
 
 async def test_a_half_close_is_passed_on_and_the_other_half_goes_on():
