@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from heapq import heappop, heappush
 
+from netsim.links.losses import LostSegment, overtaken, take
 from netsim.links.path import Path
 
 SEGMENT_BYTES = 1448
@@ -188,69 +189,90 @@ class OneWay:
         """Send a message's segments; when the last of them to arrive does."""
         count = max(1, -(-size // SEGMENT_BYTES))
         flight, path = self._flight, self.path
-        again: list[tuple[float, int, int, bool]] = []  # when, bytes, losses, by timeout
+        pending: list[LostSegment] = []  # lost, and not yet known to be
+        due = math.inf  # when the first of them is
+        again: list[int] = []  # found to be lost: bytes of each, the next one last
+        pressing = 0  # that many of them don't wait for the window
         arrived = now = start
-        index = 0
-        while index < count or again:
-            if index < count:
-                self._acknowledge(now)
-            if again and (index == count or again[0][0] <= now):
-                at, packet, tries, timeout = heappop(again)
-                now = max(now, at)
+        index = timeouts = 0
+        while True:
+            if index < count or again:
+                if flight and flight[0] <= now:
+                    self._acknowledge(now)
+            elif pending:
+                now = max(now, due)
+            else:
+                return arrived
+            if due <= now:
+                found, timeout = take(pending, now)
+                due = min(each.due for each in pending) if pending else math.inf
                 self._slow_down(now, timeout)
-            elif len(flight) < max(1, int(self._window)):
-                payload = (
-                    size - (count - 1) * SEGMENT_BYTES if index == count - 1 else SEGMENT_BYTES
-                )
+                again += reversed(found)
+                # After a timeout one of them asks whether the way is open.
+                pressing = 1 if timeout else pressing + len(found)
+                timeouts += timeout
+            if len(flight) + len(pending) > self._window - 1 and not pressing:
+                now = min(flight[0], due) if flight else due
+                continue
+            fresh = not again
+            if fresh:
                 index += 1
-                at, packet, tries = now, payload + self._header, 0
+                payload = SEGMENT_BYTES if index < count else size - (count - 1) * SEGMENT_BYTES
+                packet = payload + self._header
                 self._sent, self._fill = now, payload
             else:
-                now = min(flight[0], again[0][0]) if again else flight[0]
-                continue
+                packet = again.pop()
+                pressing -= pressing > 0
             self.bytes += packet
-            round_trip = self._rtt + path.waiting_s(at)
-            arrives = None if lost else path.carry(at, packet)
+            round_trip = self._rtt + path.waiting_s(now)
+            arrives = None if lost else path.carry(now, packet)
             lost = False
-            if arrives is None:
-                if path.silent_for_ever(at):
-                    return math.inf
-                takes, timeout = self._finding(round_trip, count - index, follows_s, tries)
-                heappush(again, (at + takes, packet, tries + 1, timeout))
-                heappush(flight, at + takes)
+            if arrives is not None:
+                timeouts = 0
+                acknowledged = arrives + self._back
+                if pending:
+                    due = min(due, overtaken(pending, acknowledged))
+                if arrives > arrived:
+                    arrived = arrives
+                heappush(flight, acknowledged)
+                self._measure(acknowledged - now)
                 continue
-            arrived = max(arrived, arrives)
-            heappush(flight, arrives + self._back)
-            if tries == 0:
-                self._measure(arrives + self._back - at)
-        return arrived
+            if path.silent_for_ever(now):
+                return math.inf
+            segment = self._lost(now, packet, round_trip, timeouts)
+            if index == count and not again and not timeouts:
+                alone = not (fresh and (flight or pending))
+                segment.found_at(now + self._tail(now, round_trip, follows_s, alone))
+            pending.append(segment)
+            due = min(due, segment.due)
 
-    def _finding(
-        self, round_trip: float, behind: int, follows_s: float, tries: int
-    ) -> tuple[float, bool]:
-        """How long after it was sent a lost segment is sent again, and whether by timeout.
+    def _lost(self, at: float, packet: int, round_trip: float, timeouts: int) -> LostSegment:
+        """A segment sent at `at` that did not arrive, after so many timeouts in a row."""
+        timeout_s = max(self._rto, round_trip)
+        if timeouts:
+            timeout_s *= 2.0 ** min(timeouts, 20)
+        return LostSegment(at, packet, round_trip, min(timeout_s, LARGEST_RTO_S))
 
-        behind: segments of the same message after it. tries: how often it was lost before.
+    def _tail(self, at: float, round_trip: float, follows_s: float, alone: bool) -> float:
+        """How long after it was sent at `at` a message's last segment is sent again.
+
+        By what follows the message, where that arrives, or by a tail loss probe where it was
+        not alone; infinite where neither is to be expected.
         """
-        timeout = max(self._rto, round_trip) * 2.0 ** min(tries, 20)
-        found = min(timeout, LARGEST_RTO_S)
-        behind = min(behind, int(self._window) - 1)
-        if behind >= 3:
-            early = round_trip
-        elif behind > 0:
-            early = round_trip * 1.25
+        if follows_s < math.inf:
+            first = max(follows_s, self.path.dark_until(at + follows_s) - at)
+            found = round_trip + min(first + 2 * follows_s, max(first, round_trip / 4))
         else:
-            early = round_trip + min(3 * follows_s, max(follows_s, round_trip / 4))
-            if self._flight and tries == 0:  # a tail loss probe
-                early = min(early, 2 * self._srtt + _PROBE_SLACK_S)
-        return (early, False) if early < found else (found, True)
+            found = math.inf
+        return found if alone else min(found, 2 * self._srtt + _PROBE_SLACK_S)
 
     def _slow_down(self, now: float, timeout: bool) -> None:
-        """A loss has been found: less at a time, once a round trip."""
-        if now < self._recovered:
+        """A loss has been found: less at a time, once a round trip, and one after a timeout."""
+        if now < self._recovered and not timeout:
             return
         self._recovered = now + self._srtt
-        self._threshold = max(2.0, self._window * _BACKOFF)
+        if self._window > 1.0:  # else the timeout before this one has said all
+            self._threshold = max(2.0, self._window * _BACKOFF)
         self._window = 1.0 if timeout else self._threshold
 
     def _restart(self, now: float) -> None:
@@ -273,7 +295,10 @@ class OneWay:
             heappop(flight)
 
     def _measure(self, sample: float) -> None:
-        """Smoothed round trip and its variation, by RFC 6298."""
+        """Smoothed round trip and its variation, by RFC 6298.
+
+        Of segments sent again too: the timestamp in the header tells which one is answered.
+        """
         self._varies += (abs(self._srtt - sample) - self._varies) / 4
         self._srtt += (sample - self._srtt) / 8
         self._rto = self._srtt + max(LEAST_RTO_S, 4 * self._varies)

@@ -131,9 +131,13 @@ class Path:
             at = self._serve(max(at, self._busy), size)
         return at + self._delay
 
+    def dark_until(self, at: float) -> float:
+        """The end of the outage that `at` lies in; `at` itself where it lies in none."""
+        return at if self._outages is None else self._outages.end(at)
+
     def silent_for_ever(self, at: float) -> bool:
         """Whether nothing sent from `at` on arrives."""
-        return self.dead or (self._outages is not None and self._outages.end(at) == math.inf)
+        return self.dead or self.dark_until(at) == math.inf
 
     def waiting_s(self, at: float) -> float:
         """How long a packet sent at `at` would wait for those before it."""

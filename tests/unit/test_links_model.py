@@ -142,6 +142,46 @@ def test_an_outage_costs_timeouts_that_double():
     assert link.up.path.lost >= 3
 
 
+def test_a_loss_on_a_link_without_delay_is_not_looked_for_at_the_same_instant():
+    link = LinkModel.symmetric(0.0, outages=Gaps(fixed=((0.0, 1.0),))).open()
+    # Timeouts after 0.2, 0.6 and 1.4 seconds.
+    assert link.up.send(0.0, 3000) == pytest.approx(1.4)
+    lossy = LinkModel.symmetric(0.0, loss=Loss(0.5)).open()
+    assert all(lossy.up.send(i * 0.01, 20) < math.inf for i in range(200))
+
+
+@pytest.mark.parametrize("segments", [1, 2, 8, 20, 100])
+def test_what_is_lost_itself_reveals_no_loss(segments):
+    """The last timeout within an outage of 8 seconds doubles to after its end, at any length."""
+    link = LinkModel.symmetric(0.1, outages=Gaps(fixed=((1.0, 9.0),))).open()
+    arrives = link.up.send(1.5, segments * 1448)
+    # Timeouts at 1.8, 2.4, 3.6, 6.0 and 10.8 s; then the window grows from one segment.
+    assert 10.85 - 1e-9 <= arrives <= 10.85 + 0.2 * math.ceil(math.log2(segments)) + 1e-9
+    assert link.up.path.lost <= 10 + 1 + 4  # a window, a probe, and one for each timeout
+
+
+def test_messages_that_an_outage_swallows_reveal_no_loss():
+    link = LinkModel.symmetric(0.1, outages=Gaps(fixed=((1.0, 9.0),))).open()
+    arrivals = [link.up.send(i * 0.02, 50) for i in range(150)]
+    assert 9.05 < arrivals[-1] < 12
+    assert link.up.path.lost < 25
+    short = LinkModel.symmetric(0.1, outages=Gaps(fixed=((1.0, 1.03),))).open()
+    arrivals = [short.up.send(i * 0.02, 50) for i in range(150)]
+    assert arrivals[50] < 1.05 + 0.2  # found by the messages after it, sooner than by a timeout
+
+
+def test_three_later_segments_reveal_a_loss_and_one_does_after_a_while():
+    def took(segments):
+        # Only what leaves at 1.0 s exactly is lost: the first segment.
+        outages = Gaps(fixed=((1.0, 1.0 + 1e-6),))
+        model = LinkModel.symmetric(0.1, rate_bit_s=1e8, header_bytes=0, outages=outages)
+        return model.open().up.send(1.0 - 1448 * 8e-8, segments * 1448) - 1.0
+
+    assert took(4) == pytest.approx(0.15, abs=2e-3)  # its round trip, then its way
+    assert took(3) == pytest.approx(0.175, abs=2e-3)
+    assert took(1) == pytest.approx(0.35, abs=2e-3)  # by a timeout
+
+
 def test_a_link_that_is_dark_for_ever_delivers_nothing():
     model = LinkModel.symmetric(0.1, outages=Gaps(fixed=((1.0, math.inf),)))
     link = model.open()
@@ -282,6 +322,51 @@ def test_nothing_is_early_nothing_overtakes_and_the_rate_is_kept(up, down, messa
     if up.rate_bit_s:
         total = sum(size for _, size in handed) * 8 / up.rate_bit_s
         assert arrivals[-1] >= begun + up.delay_s + total - 1e-6
+
+
+def gaps(longest_s):
+    fixed = st.tuples(st.floats(0, 2), st.floats(0.01, 8)).map(
+        lambda drawn: Gaps(fixed=((drawn[0], sum(drawn)),))
+    )
+    drawn = st.builds(
+        Gaps, every_s=st.floats(1, 9), last_s=st.floats(0.01, longest_s), regular=st.booleans()
+    )
+    return st.just(Gaps()) | fixed | drawn
+
+
+HARSH = st.builds(
+    Direction,
+    delay_s=st.just(0.0) | st.floats(0, 0.5),
+    jitter=st.just(Jitter()) | st.builds(Jitter, st.sampled_from(JitterKind), st.floats(0, 0.1)),
+    rate_bit_s=st.none() | st.floats(3e4, 1e8),
+    queue_bytes=st.none() | st.integers(2000, 100_000),
+    loss=st.builds(Loss, st.just(0.0) | st.floats(0, 0.4), st.none() | st.floats(1.7, 6)),
+    outages=gaps(1.0),
+    handovers=gaps(1.0),
+)
+LONG = st.lists(
+    st.tuples(st.just(0.0) | st.floats(0, 0.4), st.integers(0, 2000) | st.integers(0, 200_000)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(HARSH, HARSH, LONG, st.integers(0, 99))
+def test_every_message_ends_after_a_bounded_number_of_transmissions(up, down, messages, seed):
+    way = LinkModel("any", up, down).open(seed).up
+    now = last = 0.0
+    for gap, size in messages:
+        now += gap
+        sent, segments = way.path.packets, max(1, math.ceil(size / 1448))
+        arrives = way.send(now, size)
+        assert last <= arrives < math.inf
+        last = arrives
+        # A small message may have joined a segment that waited, and needs no header of its own.
+        bits = 8 * (size + up.header_bytes * (segments - 1))
+        assert arrives >= now + up.delay_s + (bits / up.rate_bit_s if up.rate_bit_s else 0) - 1e-9
+        # With 0.4 of all lost and half the time dark, a segment is sent less than ten times.
+        assert way.path.packets - sent <= 60 + 10 * segments
 
 
 def test_sending_is_cheap():
