@@ -17,13 +17,13 @@ from netsim.acceptance import Acceptance
 from netsim.catalogue import profile_named
 from netsim.commands.flags import at_least_one
 from netsim.commands.measuring import add_measuring, measured
-from netsim.comparison import Comparison, compare
+from netsim.comparison import SAME, Comparison, compare
 from netsim.links import LinkModel
 from netsim.planning import LONGEST_S, Planned, Threshold, plan
 from netsim.scenario import EDGE, Scenario, Way
 from netsim.scenario_file import MOST_SEEDS, MOST_TOKENS
 from netsim.text import number, table
-from netsim.times import Duration, Models
+from netsim.times import EXTRA_S, Duration, Models
 from netsim.words import NAMES, times, verdicts
 from specwire.errors import BadRequest
 
@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--profile", metavar="NAME", help="a link of netsim profiles instead")
     group.add_argument("--draft-ms", metavar="MS", help="a draft token on the edge")
     group.add_argument("--verify-ms", metavar="MS", help="a target forward with one token")
-    group.add_argument("--extra-ms", metavar="MS", help="that a draft token adds to it (default 0)")
+    group.add_argument(
+        "--extra-ms",
+        metavar="MS",
+        help=f"that a draft token adds to it (default: {EXTRA_S * 1e3:g})",
+    )
     group.add_argument("--alpha", metavar="RATE", help="acceptance rate")
     group.add_argument(
         "--cloud-draft-ms", metavar="MS", help="a draft token in the cloud (default: as the edge)"
@@ -103,7 +107,7 @@ def _task(args: argparse.Namespace) -> Task:
         alphas=(known["alpha"],),
         draft_s=max(known["draft_ms"] / 1e3, 1e-6),
         verify_s=known["verify_ms"] / 1e3,
-        extra_s=(known.get("extra_ms", 0.0) if extra_ms is None else extra_ms) / 1e3,
+        extra_s=(known.get("extra_ms", EXTRA_S * 1e3) if extra_ms is None else extra_ms) / 1e3,
         rtt_s=link.rtt_s,
         message_s=PROPOSAL_S,
     )
@@ -161,28 +165,56 @@ def _simulated(task: Task, planned: Planned) -> Comparison:
 
 
 def _told(task: Task, planned: Planned, found: Comparison) -> Iterator[str]:
-    at, chosen = task.at, planned.chosen
+    at = task.at
     yield (
         f"given: link {task.link.name}, round trip {at.rtt_s * 1e3:.4g} ms; draft "
         f"{at.draft_s * 1e3:.3g} ms a token, target {at.verify_s * 1e3:.3g} ms a forward and "
         f"{at.extra_s * 1e3:.3g} ms for each draft token in it; α {at.alphas[0]:.2f}"
     )
-    ratio = chosen.speed / planned.baselines[Way.STREAM]
-    if chosen.way is speed.Way.STREAM:
-        yield "plan:  plain streaming (--mode stream, or auto, which will choose it): drafting"
-        yield "       does not pay here"
-    else:
-        yield (
-            f"plan:  {chosen.way} with γ {chosen.gamma} (--mode auto will choose it), about "
-            f"{chosen.speed:.1f} tokens/s, {times(ratio)} as streaming"
-        )
+    yield from verdict(planned, found)
     yield ""
     yield _table(planned, found)
     yield ""
     yield "in the simulation, over the link with all it has:"
     yield from (f"• {line}" for line in verdicts(found))
     yield ""
-    yield from _conditions(planned)
+    yield from _conditions(planned, agreed=planned.pays == _pays(found))
+
+
+def _pays(found: Comparison) -> bool:
+    """Whether an edge way is faster than streaming in the simulation."""
+    best = found.best_edge
+    return best is not None and found.speedup(best.way, Way.STREAM) > 1 + SAME
+
+
+def verdict(planned: Planned, found: Comparison) -> Iterator[str]:
+    """What to run. Where speed model and simulation part, the simulation knows more."""
+    chosen, best = planned.chosen, found.best_edge
+    assert best is not None
+    promised = planned.best.speed / planned.baselines[Way.STREAM]
+    simulated = found.speedup(best.way, Way.STREAM)
+    if planned.pays == _pays(found):
+        if planned.pays:
+            yield (
+                f"plan:  {chosen.way} with γ {chosen.gamma} (--mode auto will choose it), about "
+                f"{chosen.speed:.1f} tokens/s, {times(promised)} as streaming"
+            )
+        else:
+            yield "plan:  plain streaming (--mode stream, or auto, which will choose it): drafting"
+            yield "       does not pay here"
+        return
+    if planned.pays:
+        yield "plan:  plain streaming (--mode stream): drafting does not pay here, though"
+        yield "       --mode auto may draft"
+    elif best.way is Way.AUTO:
+        yield "plan:  --mode auto: drafting pays here"
+    else:
+        gamma = planned.plans[speed.Way(str(best.way))].gamma
+        yield f"plan:  {best.way} with γ {gamma} (--mode {best.way} --gamma {gamma}): drafting pays"
+        yield "       here, though --mode auto may not draft"
+    yield f"       The speed model, which knows the round trip alone, promises {promised:.3f} times"
+    yield "       the speed of streaming, the simulation, over the link with all it has,"
+    yield f"       {simulated:.3f} times; it pays from {1 + SAME:.2f} on."
 
 
 def _table(planned: Planned, found: Comparison) -> str:
@@ -212,10 +244,12 @@ def _expected(planned: Planned, way: Way) -> tuple[float, str]:
     return chosen.speed, str(chosen.gamma)
 
 
-def _conditions(planned: Planned) -> Iterator[str]:
-    """What would have to change, or may."""
+def _conditions(planned: Planned, *, agreed: bool) -> Iterator[str]:
+    """What would have to change, or may. agreed: whether the simulation says the same."""
     lines = [line for each in planned.thresholds if (line := _condition(each, planned.pays))]
-    if planned.pays:
+    if not agreed and lines:
+        yield "by the speed model alone drafting begins or ceases to pay here, all else as it is:"
+    elif planned.pays:
         yield "drafting goes on paying while, all else as it is:"
     elif lines:
         yield "drafting would pay with any one of these, all else as it is:"
@@ -265,6 +299,7 @@ def _to_json(task: Task, planned: Planned, found: Comparison) -> dict[str, Any]:
             "tokens_per_s": round(planned.chosen.speed, 4),
         },
         "pays": planned.pays,
+        "pays_simulated": _pays(found),
         "expected_tokens_per_s": {
             **{str(way): round(value, 4) for way, value in planned.baselines.items()},
             **{str(way): round(planned.plans[way].speed, 4) for way in planning.DRAFTING},

@@ -371,8 +371,8 @@ def test_a_plan_says_what_would_have_to_change():
 def test_a_plan_as_json():
     found = json.loads(netsim(*HAND, "--profile", "4g-weak", "--json").stdout)
     assert set(found) == {
-        "given", "plan", "pays", "expected_tokens_per_s", "gammas", "thresholds", "simulated",
-        "verdicts",
+        "given", "plan", "pays", "pays_simulated", "expected_tokens_per_s", "gammas", "thresholds",
+        "simulated", "verdicts",
     }  # fmt: skip
     assert found["given"]["rtt_ms"] == 150 and found["pays"] is False
     assert set(found["expected_tokens_per_s"]) == set(WAYS) - {"auto"}
