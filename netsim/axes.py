@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from netsim.catalogue import profile_named
 from netsim.fields import nearest
-from netsim.links import LinkModel, Loss
+from netsim.links import Direction, LinkModel, Loss
+from netsim.links.table import LEAST_RATE_MBIT_S
 from netsim.scenario import Scenario, Way
+from netsim.text import plain
 from netsim.times import Duration
 from specwire.errors import BadRequest
 
 Value: TypeAlias = "float | int | str | None"
-"""Of an axis; None stands for "left to the policy" with γ, for "without limit" with a rate."""
+"""Of an axis; None stands for "left to the policy" with γ, for "without limit" with a rate,
+for "independent" with bursts of loss."""
 
 MOST_CLIENTS = 1024
+MOST_GAMMA = 64
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Axis:
 
     one, help: what a value is, and several. apply: the scenario with this value. read: a
     value as a person writes it, checked.
-    matters: the ways on which it has an influence; None for all.
+    matters: the ways on which it has an influence; None for all. none: the word for None.
     """
 
     name: str
@@ -35,13 +40,18 @@ class Axis:
     read: Callable[[Any], Value]
     apply: Callable[[Scenario, Any], Scenario]
     matters: frozenset[Way] | None = None
+    none: str = "auto"
+
+    def shown(self, value: Value) -> str:
+        """A value as one would write it."""
+        return self.none if value is None else plain(value)
 
 
 def _number(name: str, least: float, most: float, *, above: bool = False) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise BadRequest(f"{name} must be a number, not {value!r}") from None
         if isinstance(value, bool) or not (least <= number <= most) or (above and number == least):
             lower = f"above {least:g}" if above else f"{least:g} or more"
@@ -56,23 +66,36 @@ def _finite(name: str, *, above: bool = False) -> Callable[[Any], float]:
     return _number(name, 0.0, 1e9, above=above)
 
 
+def _whole(value: Any) -> int | None:
+    """A number of up to nine digits; None if it is none."""
+    text = str(value).strip()
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 def _gamma(value: Any) -> int | None:
     if value in (None, "auto"):
         return None
-    if isinstance(value, bool) or not str(value).strip().isdigit() or not 1 <= int(value) <= 64:
-        raise BadRequest(f"gamma must be a whole number from 1 to 64, or auto, not {value}")
-    return int(value)
+    if (gamma := _whole(value)) is None or not 1 <= gamma <= MOST_GAMMA:
+        raise BadRequest(
+            f"gamma must be a whole number from 1 to {MOST_GAMMA}, or auto, not {value}"
+        )
+    return gamma
 
 
 def _clients(value: Any) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool) or not text.isdigit() or not 1 <= int(text) <= MOST_CLIENTS:
+    if (clients := _whole(value)) is None or not 1 <= clients <= MOST_CLIENTS:
         raise BadRequest(f"clients must be a whole number from 1 to {MOST_CLIENTS}, not {value}")
-    return int(text)
+    return clients
 
 
 def _rate(value: Any) -> float | None:
-    return None if value in (None, "none") else _finite("rate_mbit_s", above=True)(value)
+    if value in (None, "none"):
+        return None
+    return _number("rate_mbit_s", LEAST_RATE_MBIT_S, 1e9)(value)
+
+
+def _burst(value: Any) -> float | None:
+    return None if value in (None, "none") else _number("burst", 1.0, 1e6)(value)
 
 
 def read_way(value: Any) -> str:
@@ -86,14 +109,8 @@ def _read_profile(value: Any) -> str:
     return profile_named(str(value)).name
 
 
-def with_rtt(scenario: Scenario, rtt_ms: float) -> Scenario:
-    """Half of it in each direction, jitter at its average included; all else stays."""
-    link = scenario.link
-    ways = [
-        replace(way, delay_s=max(rtt_ms / 2e3 - way.jitter.average_s, 0.0))
-        for way in (link.up, link.down)
-    ]
-    return replace(scenario, link=replace(link, up=ways[0], down=ways[1]))
+def _with_rtt(scenario: Scenario, rtt_ms: float) -> Scenario:
+    return replace(scenario, link=scenario.link.with_rtt(rtt_ms / 1e3))
 
 
 def _with_rate(scenario: Scenario, rate_mbit_s: float | None) -> Scenario:
@@ -102,7 +119,24 @@ def _with_rate(scenario: Scenario, rate_mbit_s: float | None) -> Scenario:
 
 
 def _with_loss(scenario: Scenario, loss: float) -> Scenario:
-    return replace(scenario, link=_both(scenario.link, loss=Loss(loss)))
+    """Bursts stay as long as they are, where independent loss of this share has shorter ones."""
+
+    def way(of: Direction) -> Direction:
+        burst = of.loss.burst
+        keeps = burst is not None and burst * (1 - loss) > 1
+        return replace(of, loss=Loss(loss, burst if keeps else None))
+
+    link = scenario.link
+    return replace(scenario, link=replace(link, up=way(link.up), down=way(link.down)))
+
+
+def _with_burst(scenario: Scenario, burst: float | None) -> Scenario:
+    link = scenario.link
+    try:
+        up, down = (replace(way, loss=Loss(way.loss.rate, burst)) for way in (link.up, link.down))
+    except ValueError as error:
+        raise BadRequest(f"{error}; give a longer burst, or less loss") from error
+    return replace(scenario, link=replace(link, up=up, down=down))
 
 
 def _both(link: LinkModel, **values: Any) -> LinkModel:
@@ -138,13 +172,20 @@ AXES: Mapping[str, Axis] = {
             _read_profile,
             lambda scenario, name: replace(scenario, link=profile_named(name)),
         ),
-        Axis("rtt_ms", "its round trip in ms", "round trips in ms", _finite("rtt_ms"), with_rtt),
+        Axis(
+            "rtt_ms",
+            "its round trip in ms, jitter included",
+            "round trips in ms, jitter included",
+            _finite("rtt_ms"),
+            _with_rtt,
+        ),
         Axis(
             "rate_mbit_s",
             "rate of each direction in Mbit/s, or none",
             "rates of each direction in Mbit/s, or none",
             _rate,
             _with_rate,
+            none="none",
         ),
         Axis(
             "loss",
@@ -152,6 +193,14 @@ AXES: Mapping[str, Axis] = {
             "shares of packets lost",
             _number("loss", 0.0, 0.9),
             _with_loss,
+        ),
+        Axis(
+            "burst",
+            "mean length of a run of lost packets, or none: independent loss",
+            "mean lengths of a run of lost packets, or none: independent loss",
+            _burst,
+            _with_burst,
+            none="none",
         ),
         Axis(
             "verify_ms",
@@ -203,6 +252,10 @@ AXES: Mapping[str, Axis] = {
 """In the order in which they are applied: a profile first, what changes it after."""
 
 
+OF_LINKS = frozenset({"rtt_ms", "rate_mbit_s", "loss", "burst"})
+"""What a profile says too."""
+
+
 def matters(name: str, way: Way) -> bool:
     """Whether an axis has an influence on a way."""
     ways = AXES[name].matters
@@ -210,10 +263,20 @@ def matters(name: str, way: Way) -> bool:
 
 
 def apply(scenario: Scenario, values: Mapping[str, Value]) -> Scenario:
-    """The scenario with these values of these axes."""
+    """The scenario with these values of these axes.
+
+    Raises:
+        BadRequest: they don't go together.
+    """
     for name, axis in AXES.items():
         if name in values:
             scenario = axis.apply(scenario, values[name])
+    link = scenario.link
+    if values.get("burst") and "loss" not in values and not (link.up.loss or link.down.loss):
+        raise BadRequest(
+            f"bursts of {values['burst']} packets mean nothing on link {link.name}, where none"
+            " is lost; give a loss too"
+        )
     return scenario
 
 

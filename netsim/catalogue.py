@@ -6,7 +6,7 @@ from netsim.links import LinkModel, profile
 from specwire.errors import BadRequest
 
 MOST_LOSS = 0.95
-"""Beyond, a text takes hours of retransmissions, or for ever."""
+"""Beyond, a text takes hours of retransmissions, or for ever. Of packets, and of time."""
 
 
 def profile_named(name: str) -> LinkModel:
@@ -25,7 +25,7 @@ def usable(link: LinkModel) -> LinkModel:
     """The link, if anything ever gets through: a session over it would never end else.
 
     Raises:
-        BadRequest: a direction loses everything.
+        BadRequest: a direction loses everything, or is silent for ever.
     """
     for side, way in (("up", link.up), ("down", link.down)):
         if way.loss.rate >= MOST_LOSS:
@@ -33,4 +33,15 @@ def usable(link: LinkModel) -> LinkModel:
                 f"link {link.name} loses {way.loss.rate:.0%} of what goes {side}; "
                 f"a session needs less than {MOST_LOSS:.0%}"
             )
+        for what, gaps in (("outages", way.outages), ("handovers", way.handovers)):
+            if gaps.fixed and gaps.share == 1:
+                raise BadRequest(
+                    f"link {link.name} has {what} {side} from {gaps.fixed[-1][0]:g} s on for "
+                    "ever, and a session would never end; give an end"
+                )
+            if gaps.share >= MOST_LOSS:
+                raise BadRequest(
+                    f"link {link.name} has {what} {side} for {gaps.share:.2%} of the time; "
+                    f"a session needs less than {MOST_LOSS:.0%}"
+                )
     return link

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specwire.errors import BadRequest
+
+MOST = 1e9
+"""Of any number: a time of so many milliseconds is eleven days."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -34,13 +36,13 @@ class Table:
         if not isinstance(values, Mapping):
             raise BadRequest(f"{name} must be a table, [{name}], not {values!r}")
         self._values: Mapping[str, Any] = values
-        self._name = name
+        self.name = name
         for key in values:
             if key not in known:
                 raise BadRequest(f"unknown key {self._path(key)}{nearest(key, known)}")
 
     def _path(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
+        return f"{self.name}.{key}" if self.name else key
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -50,7 +52,7 @@ class Table:
         return self._values.get(key, default)
 
     def number(
-        self, key: str, default: float | None = None, *, least: float = 0.0, most: float = math.inf
+        self, key: str, default: float | None = None, *, least: float = 0.0, most: float = MOST
     ) -> float:
         """A finite number within a range; required where there is no default."""
         value = self._values.get(key, default)
@@ -58,21 +60,22 @@ class Table:
             raise BadRequest(f"{self._path(key)} is missing; give a number")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise BadRequest(f"{self._path(key)} must be a number, not {value!r}")
-        if not (math.isfinite(value) and least <= value <= most):
-            upper = f" and {most:g} at most" if math.isfinite(most) else ""
-            raise BadRequest(f"{self._path(key)} must be {least:g} or more{upper}, not {value!r}")
+        if not least <= value <= most:
+            raise BadRequest(
+                f"{self._path(key)} must be {least:g} or more and {most:g} at most, not {value!r}"
+            )
         return float(value)
 
-    def optional(self, key: str, *, least: float = 0.0, most: float = math.inf) -> float | None:
+    def optional(self, key: str, *, least: float = 0.0, most: float = MOST) -> float | None:
         """A number, or None where the key is absent."""
         return self.number(key, least=least, most=most) if key in self._values else None
 
-    def whole(self, key: str, default: int, *, least: int = 0) -> int:
-        """A whole number."""
+    def whole(self, key: str, default: int, *, least: int = 0, most: int) -> int:
+        """A whole number within a range."""
         value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise BadRequest(
-                f"{self._path(key)} must be a whole number, {least} or more, not {value!r}"
+                f"{self._path(key)} must be a whole number from {least} to {most}, not {value!r}"
             )
         return value
 
@@ -90,13 +93,13 @@ class Table:
             raise BadRequest(f'{self._path(key)} must be a text in "quotes", not {value!r}')
         return value
 
-    def numbers(self, key: str, *, least: float = 0.0, most: float = math.inf) -> tuple[float, ...]:
+    def numbers(self, key: str, *, least: float = 0.0, most: float = MOST) -> tuple[float, ...]:
         """A number or a list of them, at least one."""
         value = self._values.get(key)
         values = value if isinstance(value, list) else [value]
         if not values:
             raise BadRequest(f"{self._path(key)} is empty; give at least one number")
-        each = [Table({key: item}, self._name, [key]) for item in values]
+        each = [Table({key: item}, self.name, [key]) for item in values]
         return tuple(item.number(key, least=least, most=most) for item in each)
 
     def words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:

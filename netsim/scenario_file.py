@@ -12,7 +12,7 @@ from typing import Any
 from netsim import axes
 from netsim.acceptance import Acceptance, read_record
 from netsim.catalogue import profile_named, usable
-from netsim.fields import Table, nearest
+from netsim.fields import MOST, Table, nearest
 from netsim.links import LinkModel
 from netsim.links.table import KEYS, from_table
 from netsim.recorded import read_times
@@ -24,6 +24,9 @@ BASELINES = (Way.PER_TOKEN, Way.STREAM, Way.CLOUD)
 """What every saving is shown against."""
 MOST_TOKENS = 100_000
 MOST_SEEDS = 10_000
+MOST_SEED = 10**15
+"""A session's is a thousand times as large, and has 64 bits."""
+MOST_WINDOW = 100_000
 
 _MODELS = (
     "record", "draft_ms", "draft_spread", "verify_ms", "verify_spread", "extra_ms",
@@ -110,22 +113,16 @@ def _study(values: dict[str, Any], folder: Path) -> Study:
     link = _link(top.raw("link", {}), folder)
     models = _models(Table(top.raw("models", {}), "models", _MODELS), folder)
     acceptance = _acceptance(Table(top.raw("acceptance", {}), "acceptance", _ACCEPTANCE), folder)
-    seeds = run.whole("seeds", 8, least=1)
-    first = run.whole("seed", 0)
-    if seeds > MOST_SEEDS:
-        raise BadRequest(f"run.seeds must be {MOST_SEEDS} at most, not {seeds}")
-    tokens = run.whole("tokens", 256, least=1)
-    if tokens > MOST_TOKENS:
-        raise BadRequest(f"run.tokens must be {MOST_TOKENS} at most, not {tokens}")
-    window = run.whole("window", 0)
+    seeds = run.whole("seeds", 8, least=1, most=MOST_SEEDS)
+    first = run.whole("seed", 0, most=MOST_SEED)
     base = Scenario(
         link=link,
         models=models,
         acceptance=acceptance,
         gamma=axes.AXES["gamma"].read(run.raw("gamma")),  # type: ignore[arg-type]
-        window=window or None,
-        tokens=tokens,
-        prompt=run.whole("prompt", 64),
+        window=run.whole("window", 0, least=1, most=MOST_WINDOW) if "window" in run else None,
+        tokens=run.whole("tokens", 256, least=1, most=MOST_TOKENS),
+        prompt=run.whole("prompt", 64, most=MOST_TOKENS),
         clients=axes.AXES["clients"].read(run.raw("clients", 1)),  # type: ignore[arg-type]
         connect=run.flag("connect"),
         seed=first,
@@ -177,13 +174,15 @@ def _link(values: Any, folder: Path) -> LinkModel:
 
 def _link_name(values: Mapping[str, Any]) -> str:
     rtt = values.get("rtt_ms")
-    return f"rtt-{rtt:g}" if isinstance(rtt, (int, float)) else "by hand"
+    return f"rtt-{rtt:g}" if isinstance(rtt, (int, float)) and 0 <= rtt < MOST else "by hand"
 
 
 # ------------------------------------------------------------------ models, acceptance
 
 
 def _models(table: Table, folder: Path) -> Models:
+    for what in ("draft", "verify", "cloud_draft"):
+        _needs(table, f"{what}_spread", f"{what}_ms")
     draft = verify = None
     extra = EXTRA_S
     if "record" in table:
@@ -206,6 +205,12 @@ def _models(table: Table, folder: Path) -> Models:
     )
 
 
+def _needs(table: Table, key: str, needed: str) -> None:
+    """That a key is not there for nothing."""
+    if key in table and needed not in table:
+        raise BadRequest(f"{table.name}.{key} says nothing without {needed}; give that, too")
+
+
 def _duration(table: Table, name: str) -> Duration:
     least = 1e-3 if name == "verify" else 0.0
     mean = table.number(f"{name}_ms", least=least) / 1e3
@@ -219,6 +224,8 @@ def _acceptance(table: Table, folder: Path) -> Acceptance:
         return read_record(folder / table.text("record"))
     if "alpha" not in table:
         raise BadRequest("acceptance.alpha is missing; give a rate, several by place, or a record")
+    _needs(table, "hard_share", "hard_alpha")
+    _needs(table, "hard_length", "hard_alpha")
     return Acceptance(
         alphas=table.numbers("alpha", most=1.0),
         hard=table.optional("hard_alpha", most=1.0),

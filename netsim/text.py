@@ -31,6 +31,4 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def plain(value: object) -> str:
     """A value as one would write it."""
-    if value is None:
-        return "auto"
     return f"{value:g}" if isinstance(value, float) else str(value)

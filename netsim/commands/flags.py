@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from netsim.scenario_file import MOST_SEED
 from specwire.errors import BadRequest
 
 AXIS_FLAGS = {
@@ -11,6 +12,7 @@ AXIS_FLAGS = {
     "rtt_ms": ("--rtt", "--rtt-ms"),
     "rate_mbit_s": ("--rate", "--rate-mbit-s"),
     "loss": ("--loss",),
+    "burst": ("--burst",),
     "verify_ms": ("--verify-ms",),
     "draft_ms": ("--draft-ms",),
     "alpha": ("--alpha",),
@@ -36,3 +38,14 @@ def at_least_one(flag: str, value: int | None, default: int, *, most: int | None
     if value is not None and most is not None and value > most:
         raise BadRequest(f"{flag} must be {most} at most, not {value}")
     return default if value is None else value
+
+
+def first_seed(value: int) -> int:
+    """The value of --seed.
+
+    Raises:
+        BadRequest: it is no seed.
+    """
+    if not 0 <= value <= MOST_SEED:
+        raise BadRequest(f"--seed must be 0 to {MOST_SEED}, not {value}")
+    return value

@@ -13,10 +13,11 @@ from netsim import axes, parallel
 from netsim.commands.flags import add_jobs, at_least_one
 from netsim.commands.study import add_changes, changed
 from netsim.comparison import Comparison, Figures, compare
+from netsim.links import described
 from netsim.scenario import Scenario, Span, Way
 from netsim.scenario_file import BASELINES, Study, find_study, shipped
 from netsim.simulation import simulate
-from netsim.text import number, plain, table
+from netsim.text import number, table
 from netsim.words import NAMES, headline, verdicts
 from specwire.errors import BadRequest
 from specwire.formulas import expected_tokens_by_position
@@ -118,9 +119,7 @@ def _told(study: Study, found: Found) -> Iterator[str]:
         runs += ", each with a new connection"
     yield f"\n{base.tokens} tokens after a prompt of {base.prompt}, {runs}"
     if "profile" not in study.vary:
-        link = found[0][1].link
-        trip = "" if "rtt_ms" in study.vary else f", round trip {link.rtt_s * 1e3:g} ms"
-        yield f"link {link.name}{trip}"
+        yield f"link {described(base.link, varied=study.vary)}"
     yield ""
     yield _table(study, found)
     yield ""
@@ -135,7 +134,11 @@ def _told(study: Study, found: Found) -> Iterator[str]:
 
 
 def _named(case: Case) -> str:
-    return ", ".join(f"{name} {plain(value)}" for name, value in case.items())
+    return ", ".join(f"{name} {axes.AXES[name].shown(value)}" for name, value in case.items())
+
+
+def _values(case: Case) -> list[str]:
+    return [axes.AXES[name].shown(value) for name, value in case.items()]
 
 
 def _table(study: Study, found: Found) -> str:
@@ -144,7 +147,7 @@ def _table(study: Study, found: Found) -> str:
         "down B/tok", "fwd/tok", "α", "×calls", "×stream", "×cloud",
     ]  # fmt: skip
     rows = [
-        [*(plain(value) for value in case.values()), *_cells(scenario, comparison, item)]
+        [*_values(case), *_cells(scenario, comparison, item)]
         for case, scenario, comparison in found
         for item in comparison.figures
     ]
@@ -178,7 +181,7 @@ def _load_table(study: Study, found: Found) -> str:
     ]  # fmt: skip
     rows = [
         [
-            *(plain(value) for value in case.values()),
+            *_values(case),
             NAMES[item.way],
             number(item.load.tokens_per_s, 1),
             number(1e3 * item.load.token_p50_s, 1),
@@ -231,7 +234,11 @@ def _to_json(study: Study, found: Found, *, trace: bool) -> dict[str, Any]:
         item: dict[str, Any] = {
             "vary": dict(case),
             "clients": comparison.clients,
-            "link": {"name": scenario.link.name, "rtt_ms": round(scenario.link.rtt_s * 1e3, 6)},
+            "link": {
+                "name": scenario.link.name,
+                "rtt_ms": round(scenario.link.rtt_s * 1e3, 6),
+                "described": described(scenario.link),
+            },
             "theory_tokens_per_round": None if theory is None else round(theory, 4),
             **comparison.to_json(),
             "verdicts": verdicts(comparison),

@@ -6,10 +6,11 @@ import argparse
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from netsim import axes, parallel
-from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one
+from netsim.commands.flags import AXIS_FLAGS, add_jobs, at_least_one, first_seed
 from netsim.progress import Progress
 from netsim.scenario import Way
 from netsim.scenario_file import BASELINES, MOST_TOKENS, default_study, find_study
@@ -95,8 +96,9 @@ def grid_of(args: argparse.Namespace) -> Grid:
     ways = (*BASELINES, *study.ways)
     if args.way is not None:
         ways = tuple(Way(str(way)) for way in read_values(axes.axis("way"), args.way))
-    count = at_least_one("--seeds", args.seeds, len(study.seeds) if args.scenario else 1)
-    first = study.seeds[0] if args.seed is None else args.seed
+    default = len(study.seeds) if args.scenario else 1
+    count = at_least_one("--seeds", args.seeds, default, most=MOST_POINTS)
+    first = first_seed(study.seeds[0] if args.seed is None else args.seed)
     seeds = range(first, first + count)
     tokens = at_least_one("--tokens", args.tokens, study.base.tokens, most=MOST_TOKENS)
     grid = Grid(replace(study.base, tokens=tokens), _ordered(vary), ways, tuple(seeds))
@@ -104,7 +106,15 @@ def grid_of(args: argparse.Namespace) -> Grid:
         raise BadRequest(
             f"that is {grid.largest} scenarios, and {MOST_POINTS} are the most; vary less at once"
         )
+    _check_losses(grid)
     return grid
+
+
+def _check_losses(grid: Grid) -> None:
+    """Before any of it is simulated: a loss may be too much for a mean burst."""
+    names = [name for name in ("profile", "loss", "burst") if name in grid.vary]
+    for values in product(*(grid.vary[name] for name in names)):
+        axes.apply(grid.base, dict(zip(names, values, strict=True)))
 
 
 def _ordered(vary: dict[str, tuple[axes.Value, ...]]) -> dict[str, tuple[axes.Value, ...]]:

@@ -6,6 +6,7 @@ ready = link.connect(0.0)             TCP and TLS handshakes
 link.up.send(ready, wire_bytes(120))  when a message of 120 bytes is there
 """
 
+from netsim.links.described import described
 from netsim.links.direction import Direction
 from netsim.links.gaps import Gaps
 from netsim.links.jitter import Jitter, JitterKind
@@ -29,6 +30,7 @@ __all__ = [
     "LossProcess",
     "OneWay",
     "Trace",
+    "described",
     "load_profile",
     "profile",
     "profiles",

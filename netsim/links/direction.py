@@ -12,6 +12,8 @@ from netsim.links.trace import Trace
 
 HEADER_BYTES = 52
 """IPv4 (20), TCP (20) and its timestamp option (12), on each segment."""
+MOST_HEADER_BYTES = 500
+"""With it and the largest payload a packet still fits into the smallest queue."""
 
 _NO_JITTER, _NO_LOSS, _NO_GAPS = Jitter(), Loss(), Gaps()
 
@@ -45,12 +47,13 @@ class Direction:
             raise ValueError(f"a rate of {self.rate_bit_s} bit/s: give more than 0, or none")
         if self.rate_bit_s is not None and self.trace is not None:
             raise ValueError("a direction has a rate or a trace, not both")
-        if self.queue_bytes is not None and self.queue_bytes < 2000:
+        if self.queue_bytes is not None and not 2000 <= self.queue_bytes < math.inf:
             raise ValueError(
-                f"a queue of {self.queue_bytes} bytes: give at least 2000, so that a packet fits"
+                f"a queue of {self.queue_bytes} bytes: give at least 2000, so that a packet fits,"
+                " or none"
             )
-        if self.header_bytes < 0:
-            raise ValueError(f"headers of {self.header_bytes} bytes: give 0 or more")
+        if not 0 <= self.header_bytes <= MOST_HEADER_BYTES:
+            raise ValueError(f"headers of {self.header_bytes} bytes: give 0 to {MOST_HEADER_BYTES}")
 
     @property
     def limited(self) -> bool:

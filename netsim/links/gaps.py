@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 LEAST_PAUSE_S = 1e-3
 """Two random gaps are at least this far apart, so that a link always moves."""
+LONGEST_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,19 @@ class Gaps:
             return
         if self.fixed:
             raise ValueError("gaps are either fixed or random: give `fixed` or `every_s`")
-        if not (0 < self.every_s < math.inf and 0 < self.last_s < math.inf):
-            raise ValueError(
-                f"a gap of {self.last_s} s every {self.every_s} s: both are above 0 seconds"
-            )
+        for value in (self.every_s, self.last_s):
+            if not LEAST_PAUSE_S <= value <= LONGEST_S:
+                raise ValueError(
+                    f"a gap of {self.last_s} s every {self.every_s} s: both are"
+                    f" {LEAST_PAUSE_S:g} to {LONGEST_S:g} seconds"
+                )
+
+    @property
+    def share(self) -> float:
+        """Of all time, in the long run."""
+        if self.every_s is None:
+            return 1.0 if self.fixed and self.fixed[-1][1] == math.inf else 0.0
+        return self.last_s / (self.last_s + self.every_s)
 
     def __bool__(self) -> bool:
         return bool(self.fixed) or self.every_s is not None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netsim.links.direction import Direction
-from netsim.links.one_way import LARGEST_RTO_S, OneWay
+from netsim.links.losses import backed_off
+from netsim.links.one_way import OneWay
 from netsim.links.path import Path
 
 HANDSHAKE_RTO_S = 1.0
@@ -36,12 +37,31 @@ class LinkModel:
     ) -> LinkModel:
         """Both directions alike; `rtt_s` is there and back, `direction` the rest of each."""
         way = Direction(delay_s=rtt_s / 2, **direction)
-        return cls(name or f"rtt-{rtt_s * 1000:g}", way, way, source)
+        return cls(name or _rtt_name(rtt_s), way, way, source)
 
     @property
     def rtt_s(self) -> float:
         """There and back without load, jitter at its average."""
         return self.up.average_delay_s + self.down.average_delay_s
+
+    def with_rtt(self, rtt_s: float) -> LinkModel:
+        """The same link with this round trip, there and back and jitter at its average.
+
+        Propagation makes up for the difference, in proportion where up and down differ. Where
+        jitter alone takes longer, propagation is none and jitter less, its shape the same.
+        """
+        jitters_s = self.up.jitter.average_s + self.down.jitter.average_s
+        delays_s = self.up.delay_s + self.down.delay_s
+        less = min(1.0, rtt_s / jitters_s) if jitters_s else 1.0
+        left_s = max(0.0, rtt_s - jitters_s)
+
+        def way(of: Direction) -> Direction:
+            share = of.delay_s / delays_s if delays_s else 0.5
+            jitter = replace(of.jitter, mean_s=of.jitter.mean_s * less)
+            return replace(of, delay_s=left_s * share, jitter=jitter)
+
+        name = _rtt_name(rtt_s) if self.name == _rtt_name(self.rtt_s) else self.name
+        return replace(self, name=name, up=way(self.up), down=way(self.down))
 
     def with_header_bytes(self, header_bytes: int) -> LinkModel:
         """The same link with TCP/IP headers of this size on each segment."""
@@ -93,7 +113,7 @@ class Link:
 
     def _handshake(self, now: float) -> float:
         """SYN there, SYN and ACK back; whichever is lost, the client begins again."""
-        wait = HANDSHAKE_RTO_S
+        timeouts = 0
         while True:
             arrives = self.up.path.carry(now, SYN_BYTES)
             self.up.bytes += SYN_BYTES
@@ -104,8 +124,12 @@ class Link:
                     return back
             if self.up.path.silent_for_ever(now) or self.down.path.silent_for_ever(now):
                 return math.inf
-            now += wait
-            wait = min(2 * wait, LARGEST_RTO_S)
+            now += backed_off(HANDSHAKE_RTO_S, timeouts)
+            timeouts += 1
+
+
+def _rtt_name(rtt_s: float) -> str:
+    return f"rtt-{rtt_s * 1000:g}"
 
 
 def _one_way(there: Direction, back: Direction, seed: int, side: str, gaps_seed: int) -> OneWay:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import math
 
+LARGEST_RTO_S = 120.0
+_LATE_S = LARGEST_RTO_S / 8  # as late as Linux's timers may be at that length
+_UNEVEN = (math.sqrt(5) - 1) / 2
 LEAST_WAIT_S = 1e-3
 """A loss is found so long after the segment was sent, at least: a kernel's timers are no finer,
 and where a round trip takes no time, time still goes on."""
 _REORDERING = 1.25  # round trips after which a segment is not merely late
 _CERTAIN = 3  # later ones acknowledged leave no doubt, however soon
+
+
+def backed_off(timeout_s: float, before: int) -> float:
+    """A timeout that comes after so many others in a row: doubled for each of them.
+
+    The longest are late, by a time that differs: as a kernel's are, and so that they never
+    miss for ever what comes and goes like clockwork.
+    """
+    if not before:
+        return min(timeout_s, LARGEST_RTO_S)
+    doubled = timeout_s * 2.0 ** min(before, 20)
+    if doubled < LARGEST_RTO_S:
+        return doubled
+    return LARGEST_RTO_S + _LATE_S * (before * _UNEVEN % 1)
 
 
 class LostSegment:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from heapq import heappop, heappush
 
-from netsim.links.losses import LostSegment, overtaken, take
+from netsim.links.losses import LostSegment, backed_off, overtaken, take
 from netsim.links.path import Path
 
 SEGMENT_BYTES = 1448
@@ -21,7 +21,6 @@ INITIAL_WINDOW = 10
 LARGEST_WINDOW = 2048
 """Segments: 3 MB, what Linux's default receive buffer lets a sender have in flight."""
 LEAST_RTO_S = 0.2
-LARGEST_RTO_S = 120.0
 _PROBE_SLACK_S = 0.002
 _BACKOFF = 0.7  # what CUBIC leaves of its window after a loss
 _GROWTH = 3 * (1 - _BACKOFF) / (1 + _BACKOFF)  # by which it grows in a round trip after that
@@ -248,10 +247,8 @@ class OneWay:
 
     def _lost(self, at: float, packet: int, round_trip: float, timeouts: int) -> LostSegment:
         """A segment sent at `at` that did not arrive, after so many timeouts in a row."""
-        timeout_s = max(self._rto, round_trip)
-        if timeouts:
-            timeout_s *= 2.0 ** min(timeouts, 20)
-        return LostSegment(at, packet, round_trip, min(timeout_s, LARGEST_RTO_S))
+        timeout_s = backed_off(max(self._rto, round_trip), timeouts)
+        return LostSegment(at, packet, round_trip, timeout_s)
 
     def _tail(self, at: float, round_trip: float, follows_s: float, alone: bool) -> float:
         """How long after it was sent at `at` a message's last segment is sent again.

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from netsim.links.link import LinkModel
-from netsim.links.table import from_table, load_profile, nearest
+from netsim.links.table import LONGEST_MS, from_table, load_profile, nearest
 
 _WEBPAGETEST = "WebPageTest connectivity presets"
 _OOKLA_FIXED = "Ookla Speedtest, fixed broadband, United States, Q3 2023 (medians)"
@@ -152,8 +152,6 @@ _TABLES: dict[str, dict[str, Any]] = {
 NAMES = tuple(_TABLES)
 """Besides these there is rtt-N for every N in milliseconds."""
 
-LONGEST_RTT_MS = 3_600_000
-
 
 @cache
 def _named(name: str) -> LinkModel:
@@ -173,7 +171,7 @@ def profile(given: str | Mapping[str, Any]) -> LinkModel:
         return _named(name)
     if (rtt := re.fullmatch(r"rtt-(\d{1,7}(?:\.\d{1,6})?)", name, re.ASCII)) is not None:
         rtt_ms = float(rtt[1])
-        if rtt_ms <= LONGEST_RTT_MS:
+        if rtt_ms <= LONGEST_MS:
             return LinkModel.symmetric(
                 rtt_ms / 1000, name=name, source="a round trip and nothing else"
             )

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from netsim.links.direction import HEADER_BYTES, Direction
-from netsim.links.gaps import Gaps
+from netsim.links.direction import HEADER_BYTES, MOST_HEADER_BYTES, Direction
+from netsim.links.gaps import LEAST_PAUSE_S, LONGEST_S, Gaps
 from netsim.links.jitter import Jitter, JitterKind
 from netsim.links.link import LinkModel
 from netsim.links.loss import Loss
@@ -49,6 +49,10 @@ KEYS = (
     "header_bytes",
 )
 """Of a direction. Times of `outages` and `handovers` are lists of [begin, end] in seconds."""
+
+LONGEST_MS = 3_600_000
+LEAST_RATE_MBIT_S = 1e-3
+"""A kilobit a second: below, a single packet takes more than ten seconds."""
 
 
 def load_profile(given: str | Path | Mapping[str, Any]) -> LinkModel:
@@ -99,62 +103,102 @@ def _direction(table: Mapping[str, Any], folder: Path) -> Direction:
                 f"a link has no {key!r}{nearest(key, KEYS)} It has: name, source, up, down,"
                 f" {', '.join(KEYS)}"
             )
-    jitter = Jitter(_kind(table), _number(table, "jitter_ms", 0.0) / 1000)
-    rate = _number(table, "rate_mbit_s", None)
-    queue = _number(table, "queue_bytes", None)
-    burst = _number(table, "burst", None)
+    jitter = _jitter(table)
+    rate = _number(table, "rate_mbit_s", least=LEAST_RATE_MBIT_S, most=1e9)
     trace = table.get("trace")
     return Direction(
         delay_s=_delay_s(table, jitter),
         jitter=jitter,
         rate_bit_s=None if rate is None else rate * 1e6,
-        queue_bytes=None if queue is None else int(queue),
-        loss=Loss(_number(table, "loss", 0.0), burst),
+        queue_bytes=_whole(table, "queue_bytes", least=2000, most=10**12),
+        loss=Loss(
+            _number(table, "loss", most=1.0) or 0.0, _number(table, "burst", least=1.0, most=1e6)
+        ),
         outages=_gaps(table, "outage"),
         handovers=_gaps(table, "handover"),
         trace=None if trace is None else Trace.read(folder / _text(trace, "trace")),
-        header_bytes=int(_number(table, "header_bytes", HEADER_BYTES)),
+        header_bytes=_header_bytes(table),
     )
 
 
+def _header_bytes(table: Mapping[str, Any]) -> int:
+    given = _whole(table, "header_bytes", most=MOST_HEADER_BYTES)
+    return HEADER_BYTES if given is None else given
+
+
 def _delay_s(table: Mapping[str, Any], jitter: Jitter) -> float:
-    if "rtt_ms" not in table:
-        return float(_number(table, "delay_ms", 0.0)) / 1000
-    if "delay_ms" in table:
+    delay_ms = _number(table, "delay_ms", most=LONGEST_MS)
+    rtt_ms = _number(table, "rtt_ms", most=LONGEST_MS)
+    if rtt_ms is None:
+        return (delay_ms or 0.0) / 1000
+    if delay_ms is not None:
         raise ValueError("give rtt_ms, there and back, or delay_ms, one way, not both")
-    delay_s = float(_number(table, "rtt_ms", 0.0)) / 2000 - jitter.average_s
-    if delay_s < 0:
+    least_ms = 2000 * jitter.average_s
+    if rtt_ms < least_ms:
         raise ValueError(
-            f"an rtt_ms of {table['rtt_ms']} is less than the jitter of both directions alone"
+            f"an rtt_ms of {rtt_ms:g} is less than the jitter of both directions alone: with"
+            f" jitter_ms = {jitter.average_s * 1000:g} give {least_ms:g} or more, or less jitter"
         )
-    return delay_s
+    return rtt_ms / 2000 - jitter.average_s
 
 
-def _kind(table: Mapping[str, Any]) -> JitterKind:
-    given = table.get("jitter", "exponential" if "jitter_ms" in table else "none")
-    try:
-        return JitterKind(given)
-    except ValueError:
-        raise ValueError(f"jitter = {given!r}: it is one of {', '.join(JitterKind)}") from None
+def _jitter(table: Mapping[str, Any]) -> Jitter:
+    mean_ms = _number(table, "jitter_ms", most=LONGEST_MS)
+    given = table.get("jitter", "none" if mean_ms is None else "exponential")
+    if given not in list(JitterKind):
+        raise ValueError(f"jitter = {given!r}: it is one of {', '.join(JitterKind)}")
+    if mean_ms is None and given != JitterKind.NONE:
+        raise ValueError(f"jitter = {given!r} has no jitter_ms: give its mean, or leave it out")
+    return Jitter(JitterKind(given), (mean_ms or 0.0) / 1000)
 
 
 def _gaps(table: Mapping[str, Any], what: str) -> Gaps:
     fixed = table.get(f"{what}s", ())
-    try:
-        pairs = tuple((float(begin), float(end)) for begin, end in fixed)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what}s = {fixed!r}: give pairs of seconds, [[begin, end]]") from None
-    every = _number(table, f"{what}_every_s", None)
-    return Gaps(pairs, every, _number(table, f"{what}_s", 0.0), bool(table.get("regular", False)))
+    if not isinstance(fixed, list | tuple) or not all(_is_pair(each) for each in fixed):
+        raise ValueError(f"{what}s = {fixed!r}: give pairs of seconds, [[begin, end]]")
+    every = _number(table, f"{what}_every_s", least=LEAST_PAUSE_S, most=LONGEST_S)
+    last = _number(table, f"{what}_s", least=LEAST_PAUSE_S, most=LONGEST_S)
+    regular = table.get("regular", False)
+    if not isinstance(regular, bool):
+        raise ValueError(f"regular = {regular!r}: it is true or false, without quotes")
+    if last is not None and every is None:
+        raise ValueError(f"{what}_s = {last:g} has no {what}_every_s: give how often they come")
+    if every is not None and last is None:
+        raise ValueError(f"{what}_every_s = {every:g} has no {what}_s: give how long each lasts")
+    pairs = tuple((float(begin), float(end)) for begin, end in fixed)
+    return Gaps(pairs, every, last or 0.0, regular)
 
 
-def _number(table: Mapping[str, Any], key: str, default: float | None) -> Any:
-    value = table.get(key, default)
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(_is_number(each) and (abs(each) <= LONGEST_S or each == math.inf) for each in value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(table: Mapping[str, Any], key: str, *, least: float = 0.0, most: float) -> float | None:
+    """A number within a range; None where the key is absent."""
+    value = table.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if not _is_number(value):
         raise ValueError(f"{key} = {value!r}: it is a number")
+    if not least <= value <= most:
+        negative = " It can't be negative." if value < 0 else ""
+        raise ValueError(f"{key} = {value}: give {least:g} to {most:g}.{negative}")
     return float(value)
+
+
+def _whole(table: Mapping[str, Any], key: str, *, least: int = 0, most: int) -> int | None:
+    value = _number(table, key, least=least, most=most)
+    if value is not None and value != int(value):
+        raise ValueError(f"{key} = {value:g}: it is a whole number")
+    return None if value is None else int(value)
 
 
 def _text(value: Any, key: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from netsim.comparison import Comparison
+from netsim.links import described
 from netsim.report.data import ALPHAS, RTTS_MS, ReportData
 from netsim.report.drawing import Drawing
 from netsim.scenario import Scenario, Way
@@ -84,16 +85,16 @@ def _scenario(data: ReportData) -> Iterator[str]:
     study, base = data.study, data.study.base
     if study.note:
         yield f"<p>{escape(study.note.strip())}</p>"
-    yield f"<p>{escape(described(base))} {len(study.seeds)} runs of each way.</p>"
+    yield f"<p>{escape(in_words(base))} {len(study.seeds)} runs of each way.</p>"
 
 
-def described(base: Scenario) -> str:
+def in_words(base: Scenario) -> str:
     """The scenario in a sentence or two."""
-    models, link = base.models, base.link
+    models = base.models
     gamma = "left to the policy" if base.gamma is None else str(base.gamma)
     clients = f" {base.clients} clients share one verifier." if base.clients > 1 else ""
     return (
-        f"Link {link.name}, round trip {link.rtt_s * 1e3:.4g} ms. Draft "
+        f"Link {described(base.link)}. Draft "
         f"{models.draft.mean * 1e3:.3g} ms a token, target {models.verify.mean * 1e3:.3g} ms a "
         f"forward and {models.extra_s * 1e3:.3g} ms for each draft token in it, "
         f"α {base.acceptance.mean:.2f}, γ {gamma}; {base.tokens} tokens after a prompt of "

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from netsim.links import NAMES, JitterKind, load_profile, profile, profiles
+from netsim.links import (
+    NAMES,
+    Gaps,
+    JitterKind,
+    LinkModel,
+    Loss,
+    Trace,
+    described,
+    load_profile,
+    profile,
+    profiles,
+)
 
 WANTED = {
     *("ethernet", "wifi-good", "wifi-bad", "5g", "4g-good", "4g-weak", "3g", "3g-slow", "edge"),
@@ -66,6 +78,31 @@ def test_what_is_like_nothing_gets_the_list(name):
         profile(name)
 
 
+def test_a_link_is_described_by_its_name_and_by_what_differs():
+    assert described(profile("4g-weak")) == "4g-weak, round trip 150 ms"
+    assert described(profile("rtt-50")) == "rtt-50, round trip 50 ms"
+    weak = profile("4g-weak").with_rtt(0.2)
+    rate = replace(weak, up=replace(weak.up, rate_bit_s=1e6), down=replace(weak.down, loss=Loss()))
+    assert described(rate) == (
+        "4g-weak, with round trip 200 ms, 1 Mbit/s up, 1.6 Mbit/s down,"
+        " 0.5 % lost in bursts of 2 up, no loss down"
+    )
+    assert described(rate, varied=("rtt_ms", "rate_mbit_s", "loss")) == "4g-weak"
+    near = described(profile("4g-weak").with_rtt(0.01))
+    assert near == "4g-weak, with round trip 10 ms, exponential jitter of 5 ms"
+
+
+def test_a_trace_and_breaks_are_described():
+    trace = Trace(tuple(range(1, 1001)), "office.down")
+    link = LinkModel.symmetric(0.05, trace=trace, outages=Gaps(every_s=60, last_s=2))
+    told = described(link)
+    assert told == (
+        "rtt-50, with round trip 50 ms, trace office.down (12 Mbit/s on average),"
+        " outages of 2 s every 60 s"
+    )
+    assert described(replace(link, name="office")) == told.replace("rtt-50, with", "office,")
+
+
 def test_a_link_from_a_file(tmp_path):
     (tmp_path / "cell.down").write_text("1\n2\n3\n")
     path = tmp_path / "office.toml"
@@ -100,7 +137,7 @@ def test_a_link_from_a_file(tmp_path):
         ({"jitter": "gauss"}, "uniform"),
         ({"outages": 5}, "pairs"),
         ({"outages": [[1]]}, "pairs"),
-        ({"loss": 2}, "between 0 and 1"),
+        ({"loss": 2}, "loss = 2: give 0 to 1"),
         ({"trace": 5}, "it is a text"),
         ({"name": 5}, "it is a text"),
     ],

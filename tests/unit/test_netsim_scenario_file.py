@@ -66,7 +66,7 @@ def test_all_of_a_scenario_is_read():
         ("rtt_ms = 40", 'profile = "4g-weak"', "leave out jitter_ms"),
         ("rtt_ms = 40", "rtt_ms = -1", "-1"),
         ("rtt_ms = 40", "rtt_ms = 40\nloss = 1.0", "loses 100% of what goes up"),
-        ("seeds = 2", "seeds = 0", "1 or more, not 0"),
+        ("seeds = 2", "seeds = 0", "from 1 to 10000, not 0"),
         ("[models]", "[models", "is no TOML"),
         ("alpha = [0.5, 0.9]", "alpha = []", "vary.alpha is empty"),
         ("alpha = [0.5, 0.9]", "alpah = [1]", "did you mean 'alpha'"),
