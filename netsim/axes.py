@@ -55,7 +55,7 @@ def _number(name: str, least: float, most: float, *, above: bool = False) -> Cal
             raise BadRequest(f"{name} must be a number, not {value!r}") from None
         if isinstance(value, bool) or not (least <= number <= most) or (above and number == least):
             lower = f"above {least:g}" if above else f"{least:g} or more"
-            upper = f" and at most {most:g}" if math.isfinite(most) else " and finite"
+            upper = f" and at most {most:.10g}" if math.isfinite(most) else " and finite"
             raise BadRequest(f"{name} must be {lower}{upper}, not {value}")
         return number
 

@@ -62,7 +62,8 @@ class Table:
             raise BadRequest(f"{self._path(key)} must be a number, not {value!r}")
         if not least <= value <= most:
             raise BadRequest(
-                f"{self._path(key)} must be {least:g} or more and {most:g} at most, not {value!r}"
+                f"{self._path(key)} must be {least:.10g} or more and {most:.10g} at most,"
+                f" not {value!r}"
             )
         return float(value)
 

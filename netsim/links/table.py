@@ -190,7 +190,7 @@ def _number(table: Mapping[str, Any], key: str, *, least: float = 0.0, most: flo
         raise ValueError(f"{key} = {value!r}: it is a number")
     if not least <= value <= most:
         negative = " It can't be negative." if value < 0 else ""
-        raise ValueError(f"{key} = {value}: give {least:g} to {most:g}.{negative}")
+        raise ValueError(f"{key} = {value}: give {least:.10g} to {most:.10g}.{negative}")
     return float(value)
 
 

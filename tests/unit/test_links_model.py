@@ -170,6 +170,16 @@ def test_messages_that_an_outage_swallows_reveal_no_loss():
     assert arrivals[50] < 1.05 + 0.2  # found by the messages after it, sooner than by a timeout
 
 
+@pytest.mark.parametrize("dark_s", [15, 30, 40])
+def test_timeouts_do_not_keep_time_with_outages_like_clockwork(dark_s):
+    # The longest timeouts are two minutes, which is a multiple of the outages' period.
+    gaps = Gaps(every_s=60 - dark_s, last_s=dark_s, regular=True)
+    link = LinkModel.symmetric(0.1, outages=gaps).open()
+    for begin in range(60 - dark_s + 1, 3600, 60):
+        assert link.up.send(begin, 20) < begin + 1800
+    assert link.connect(60 - dark_s + 0.5) < 1800
+
+
 def test_three_later_segments_reveal_a_loss_and_one_does_after_a_while():
     def took(segments):
         # Only what leaves at 1.0 s exactly is lost: the first segment.

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from netsim import axes
+from netsim.links.table import KEYS
 from netsim.scenario import EDGE, Way
-from netsim.scenario_file import find_study, parse_study, read_study, shipped
+from netsim.scenario_file import (
+    _ACCEPTANCE,
+    _MODELS,
+    _RUN,
+    _study,
+    find_study,
+    parse_study,
+    read_study,
+    shipped,
+)
+from netsim.simulation import simulate
 from specwire.errors import BadRequest
 
 GOOD = """
@@ -67,6 +82,34 @@ def test_all_of_a_scenario_is_read():
         ("rtt_ms = 40", "rtt_ms = -1", "-1"),
         ("rtt_ms = 40", "rtt_ms = 40\nloss = 1.0", "loses 100% of what goes up"),
         ("seeds = 2", "seeds = 0", "from 1 to 10000, not 0"),
+        ("rtt_ms = 40", "rtt_ms = -10", "rtt_ms = -10: give 0 to 3600000. It can't be negative"),
+        ("jitter_ms = 2", "jitter_ms = 30", "with jitter_ms = 30 give 60 or more, or less jitter"),
+        ("jitter_ms = 2", "outages = [[0.1, inf]]", "from 0.1 s on for ever"),
+        ("jitter_ms = 2", "handovers = [[0.1, inf]]", "give an end"),
+        ("jitter_ms = 2", "outages = [[inf, inf]]", "a gap from inf s"),
+        ("jitter_ms = 2", "outages = [[true, 2]]", "give pairs of seconds"),
+        ("jitter_ms = 2", 'outages = [["1", "2"]]', "give pairs of seconds"),
+        ("jitter_ms = 2", "outage_s = 5", "give how often they come"),
+        ("jitter_ms = 2", "outage_every_s = 5", "give how long each lasts"),
+        ("jitter_ms = 2", "outage_every_s = 0.001\noutage_s = 9", "99.99% of the time"),
+        ("jitter_ms = 2", 'regular = "no"', "regular = 'no': it is true or false"),
+        ("jitter_ms = 2", 'jitter = "pareto"', "has no jitter_ms"),
+        ("jitter_ms = 2", "queue_bytes = inf", "queue_bytes = inf: give 2000 to"),
+        ("jitter_ms = 2", "queue_bytes = 2000.5", "it is a whole number"),
+        ("jitter_ms = 2", "header_bytes = inf", "header_bytes = inf: give 0 to 500"),
+        ("jitter_ms = 2", "header_bytes = true", "header_bytes = True: it is a number"),
+        ("jitter_ms = 2", "loss = nan", "loss = nan: give 0 to 1"),
+        ("rate_mbit_s = 1", "rate_mbit_s = 1e308", "give 0.001 to 1000000000"),
+        ("rtt_ms = 40", "rtt_ms = 1" + "0" * 400, "give 0 to 3600000"),
+        ("draft_ms = 10", "draft_ms = 1e308", "models.draft_ms must be 0 or more and 1000000000"),
+        ("draft_ms = 10", "draft_ms = 1" + "0" * 400, "models.draft_ms must be 0 or more"),
+        ("draft_ms = 10", "draft_ms = 10\ncloud_draft_spread = 1", "without cloud_draft_ms"),
+        ("gamma = 4", "gamma = 1" + "0" * 400, "from 1 to 64"),
+        ("alpha = [0.8, 0.7]", "alpha = 0.8\nhard_share = 0.5", "nothing without hard_alpha"),
+        ("seeds = 2", "seed = -3", "run.seed must be a whole number from 0 to"),
+        ("seeds = 2", "seed = 1" + "0" * 30, "run.seed must be a whole number from 0 to"),
+        ("seeds = 2", "window = 0", "run.window must be a whole number from 1 to"),
+        ("seeds = 2", "prompt = 1" + "0" * 30, "run.prompt must be a whole number from 0 to"),
         ("[models]", "[models", "is no TOML"),
         ("alpha = [0.5, 0.9]", "alpha = []", "vary.alpha is empty"),
         ("alpha = [0.5, 0.9]", "alpah = [1]", "did you mean 'alpha'"),
@@ -78,6 +121,47 @@ def test_what_is_wrong_is_named_with_its_cure(old: str, new: str, told: str):
         study(GOOD.replace(old, new, 1))
     assert "mine.toml" in str(error.value)
     assert told in str(error.value)
+
+
+NUMBERS = {
+    "link": (*KEYS,),
+    "link.up": (*KEYS,),
+    "models": tuple(key for key in _MODELS if key != "record"),
+    "acceptance": tuple(key for key in _ACCEPTANCE if key != "record"),
+    "run": _RUN,
+    "vary": tuple(name for name in axes.AXES if name != "way"),
+}
+HOSTILE = ("inf", "-inf", "nan", "-1", "1e308", "1" + "0" * 400, "true", '"no"', "[]", "{}")
+
+
+@pytest.mark.parametrize("table", NUMBERS)
+@pytest.mark.parametrize("value", HOSTILE)
+def test_no_value_is_anything_but_refused_or_simulated(table: str, value: str):
+    for key in NUMBERS[table]:
+        values = tomllib.loads(
+            "[link]\nrtt_ms = 40\nloss = 0.01\nup = {}\n[models]\ndraft_ms = 10\n"
+            "verify_ms = 30\n[acceptance]\nalpha = 0.7\n[run]\ntokens = 3\n[vary]\n"
+        )
+        part = values
+        for name in table.split("."):
+            part = part[name]
+        part |= tomllib.loads(f"{key} = {value}")
+        told = refusal(values)
+        # Values that no axis or link has are told as ways and links are.
+        known = key.partition("_")[0].removesuffix("s"), "no link is called", "unknown way"
+        assert told is None or any(word in told for word in known), (key, value, told)
+
+
+def refusal(values: dict[str, Any]) -> str | None:
+    """What a scenario is refused with; None where it can be simulated."""
+    try:
+        found = _study(values, Path())
+        case = {name: each[0] for name, each in found.vary.items()}
+        scenario = axes.apply(found.base, case)
+    except (BadRequest, ValueError) as error:
+        return str(error)
+    assert 0 < simulate(replace(scenario, way=Way.SYNC))[0].duration_s < 1e8
+    return None
 
 
 def test_a_profile_of_no_such_name_is_told_the_nearest():
