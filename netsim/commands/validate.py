@@ -10,25 +10,33 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from edge_client.render import notice
+from netsim.catalogue import profile_named
+from netsim.commands.flags import at_least_one
 from netsim.links import LinkModel
-from netsim.links.profiles import profile
-from netsim.real import cores, verifier
+from netsim.real import check_draft, cores, verifier
 from netsim.relay import Relay
 from netsim.scenario import Way
 from netsim.validation.comparison import Comparison, compare, told
 from netsim.validation.namespaces import ADDRESSES, Cable, Unavailable
 from netsim.validation.observed import Observed, Task, observe
 from specwire.errors import BadRequest, SpecwireError
+from specwire.limits import Limits
 
 PROFILES = ("ethernet", "wifi-good", "5g", "4g-good", "4g-weak", "leo")
-WAYS = (Way.STREAM, Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD)
+WAYS = (Way.STREAM, Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 DRAFT = "builtin:smollm2-q2"
 GAMMA = 4
+MOST_GAMMA = Limits(context=1).gamma
+"""What the verifier takes: a longer proposal would not be what is simulated."""
 BY = ("relay", "netem")
+
+LEAST_ROUNDS = 3
+"""The first round holds the prompt and is not timed; two more make the shortest comparison."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,14 +70,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare; returns 1 if a way over a link is further off than the limit."""
-    for flag, value in (("--runs", args.runs), ("--max-tokens", args.max_tokens)):
-        if value < 1:
-            raise BadRequest(f"{flag} is {value}: give 1 or more")
-    try:
-        links = [profile(name) for name in args.profile or PROFILES]
-    except ValueError as error:
-        raise BadRequest(str(error)) from None
+    """Compare; returns 1 if a way over a link is further off than the limit.
+
+    Raises:
+        BadRequest: an argument won't do; nothing has been measured then.
+        SpecwireError: something could not be measured.
+    """
+    at_least_one("--runs", args.runs, 3)
+    at_least_one("--gamma", args.gamma, GAMMA, most=MOST_GAMMA)
+    if args.max_tokens < (least := LEAST_ROUNDS * (args.gamma + 1)):
+        raise BadRequest(
+            f"--max-tokens must be {least} or more with --gamma {args.gamma}, not "
+            f"{args.max_tokens}: fewer rounds tell nothing of a forward's time"
+        )
+    if not 0 <= args.limit < math.inf:
+        raise BadRequest(f"--limit must be 0 percent or more and finite, not {args.limit:g}")
+    links = [profile_named(name) for name in args.profile or PROFILES]
+    check_draft(args.draft)
     found: list[Comparison] = []
     if args.by != "netem":
         found += _over_relay(links, args)

@@ -6,14 +6,15 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from edge_client.policy.estimates import LinkEstimates
 from netsim.acceptance import Acceptance
 from netsim.links import LinkModel
 from netsim.real import Measured
-from netsim.scenario import Scenario, Way
+from netsim.scenario import Run, Scenario, Way
 from netsim.simulation import simulate
 from netsim.text import table
 from netsim.times import Duration, Models
-from netsim.validation.observed import Observed
+from netsim.validation.observed import WARM_UP, WARM_UP_TOKENS, Observed
 
 OVERHEAD_S = 0.7e-3
 """Of a round outside the two models, both ends together, as benchmarks/service measures it."""
@@ -83,24 +84,47 @@ def _simulated(item: Observed, link: LinkModel) -> float:
         tokens=len(real.token_ids),
         prompt=real.prompt_tokens,
     )
-    simulated = (simulate(replace(scenario, seed=seed))[0] for seed in range(LUCK))
+    simulated = (_run(replace(scenario, seed=seed)) for seed in range(LUCK))
     return statistics.median(run.tokens_per_s for run in simulated)
 
 
+def _run(scenario: Scenario) -> Run:
+    """One session, of a client that has had its first answer, as the measured one has."""
+    link = LinkEstimates()
+    if scenario.way is Way.AUTO:  # fixed ways make no use of what was learnt
+        first = replace(scenario, way=WARM_UP, gamma=None, tokens=WARM_UP_TOKENS)
+        simulate(first, link=link)
+    return simulate(scenario, link=link)[0]
+
+
 def _forward_times(real: Measured) -> tuple[float, float]:
-    """Seconds of a forward with one token, and those that each draft token adds: a line."""
+    """Seconds of a forward with one token, and those that each draft token adds."""
     forwards = [
         (int(entry["evaluated"]), entry["verify_s"] + entry["queue_s"])
         for entry in real.record
         if "verify_s" in entry
     ]
-    if not forwards:
-        return _streaming_s(real), 0.0
+    return forward_times(forwards) if forwards else (_streaming_s(real), 0.0)
+
+
+def forward_times(forwards: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """The line through draft tokens and seconds of forwards, by least squares.
+
+    A draft token adds something, and not more than a forward with one token takes: of the
+    lines for which both hold, the nearest. A few forwards, whose times vary by chance, may
+    have a nearer one for which they don't.
+    """
     counts, seconds = zip(*forwards, strict=True)
+    mean = statistics.mean(seconds)
     if len(set(counts)) == 1:
-        return statistics.mean(seconds), 0.0
+        return mean, 0.0
     slope, verify = statistics.linear_regression(counts, seconds)
-    return max(verify, 0.0), max(slope, 0.0)
+    if slope < 0:
+        return mean, 0.0
+    if slope > verify:  # the nearest then has the two equal: seconds are verify * (count + 1)
+        verify = sum((n + 1) * s for n, s in forwards) / sum((n + 1) ** 2 for n, _ in forwards)
+        return verify, verify
+    return verify, slope
 
 
 def _knew(real: Measured) -> list[bool]:

