@@ -81,7 +81,10 @@ def test_an_output_that_is_not_utf_8_ends_no_command():
         (("sweep", "--out", "no/folder/a.csv"), "no folder"),
         (("sweep", "--out", "a.csv", "--rtt", "9:1"), "must rise"),
         (("sweep", "--out", "a.csv", "--way", "synk"), "did you mean 'sync'"),
-        (("sweep", "--out", "a.csv", "--seeds", "9999999"), "the most"),
+        (("sweep", "--out", "a.csv", "--seeds", "9999999"), "2000000 at most"),
+        (("sweep", "--out", "a.csv", "--seed", "-3"), "--seed must be 0 to"),
+        (("run", "article-200ms", "--seed", "-3"), "--seed must be 0 to"),
+        (("run", "article-200ms", "--burst", "3"), "give a loss too"),
         (("report", "--scenario", "ideal-speed"), "varies alpha, gamma"),
         (("plan",), "--draft-ms, --verify-ms, --alpha missing"),
         (("plan", "--draft-ms", "1", "--verify-ms", "9", "--alpha", ".5"), "--rtt or --profile"),
@@ -120,7 +123,7 @@ def test_run_shows_all_baselines_and_says_where_it_loses():
 
 def checked(found: dict[str, Any]) -> None:
     """The JSON object of `run`, key by key."""
-    assert set(found) == {"title", "tokens", "prompt", "clients", "seeds", "cases"}
+    assert set(found) == {"title", "tokens", "prompt", "clients", "connect", "seeds", "cases"}
     for case in found["cases"]:
         assert {"vary", "link", "ways", "slower_than_streaming", "verdicts"} <= set(case)
         assert [row["way"] for row in case["ways"]][:3] == WAYS[:3]
@@ -339,6 +342,7 @@ def test_a_report_needs_nothing_else_and_is_the_same_each_time(tmp_path: Path):
     assert "://" not in html and "@import" not in html and "<script" not in html
     assert html.count("<svg") == 5
     assert "prefers-color-scheme: dark" in html and "#10151b" not in html.partition("</style>")[2]
+    assert " 1 run of each way." in page.text
     assert "per-token calls" in page.text and "cloud-side speculation" in page.text
     assert "Synchronous edge speculation LOSES to cloud streaming" in page.text
     assert "beats cloud streaming" not in page.text
