@@ -85,7 +85,8 @@ def _scenario(data: ReportData) -> Iterator[str]:
     study, base = data.study, data.study.base
     if study.note:
         yield f"<p>{escape(study.note.strip())}</p>"
-    yield f"<p>{escape(in_words(base))} {len(study.seeds)} runs of each way.</p>"
+    runs = f"{len(study.seeds)} run{'s' * (len(study.seeds) > 1)}"
+    yield f"<p>{escape(in_words(base))} {runs} of each way.</p>"
 
 
 def in_words(base: Scenario) -> str:
