@@ -174,8 +174,8 @@ AXES: Mapping[str, Axis] = {
         ),
         Axis(
             "rtt_ms",
-            "its round trip in ms, jitter included",
-            "round trips in ms, jitter included",
+            "its round trip in ms, with its jitter, which is scaled down where it is longer",
+            "round trips in ms, with their jitter, which is scaled down where it is longer",
             _finite("rtt_ms"),
             _with_rtt,
         ),
