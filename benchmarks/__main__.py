@@ -7,7 +7,6 @@ are made from that file, so that one suite can be measured alone.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -62,9 +61,7 @@ def main() -> None:
     for name in args.names or usual:
         print(f"{name} …", file=sys.stderr, flush=True)
         began = time.perf_counter()
-        cores = os.sched_getaffinity(0)
         rows = SUITES[name](quick=args.quick)
-        os.sched_setaffinity(0, cores)  # whatever the suite has pinned
         results.suites[name] = Suite(rows, described(), round(time.perf_counter() - began, 1))
         results.write(out / "benchmarks.json")
         print(f"\n{name}\n{page.aligned(rows)}", flush=True)

@@ -18,11 +18,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.pair import PROMPTS, cores
+from benchmarks.pair import PROMPTS
 from edge_client import EdgeClient, GenerateOptions, Mode, Result
 from edge_client.draft.source import Drafted, DraftSource
 from netsim.links.profiles import profile
-from netsim.real import on_cores, verifier
+from netsim.real import cores, on_cores, verifier
 from netsim.relay import Relay
 from specwire.edge_session import EdgeSession
 from specwire.qrow import point_row
@@ -70,7 +70,7 @@ class Device:
 
 def run(*, quick: bool = False) -> list[Row]:
     """One row for each number of clients and way."""
-    cloud, edge = (list(side) for side in cores())
+    cloud, edge = cores()
     task = {"clients": (3,) if quick else CLIENTS, "tokens": 12 if quick else TOKENS}
     with verifier(lambda line: None, on=cloud) as address:
         done = subprocess.run(

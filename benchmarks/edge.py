@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -20,13 +19,14 @@ from typing import Any
 
 import gguf
 
-from benchmarks.pair import DRAFTS, PROMPTS, cores, verifier
+from benchmarks.pair import DRAFTS, PROMPTS, verifier
 from edge_client import EdgeClient, GenerateOptions, Mode
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
 from edge_client.draft.source import Drafted, DraftRules, DraftSource, ModelSource
 from edge_client.drafter import DRAFT_CONTEXT
+from netsim.real import cores, on_cores
 from specwire.edge_session import EdgeSession
 from specwire.qrow import Truncation
 from specwire.sampling import SamplingParams
@@ -43,9 +43,7 @@ def run(*, quick: bool = False) -> list[Row]:
     """One row for each measurement."""
     turns = 1 if quick else 7
     cloud, edge = cores()
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, edge)
-    try:
+    with on_cores(edge):
         rows = [
             _loop(draft, spec, temperature, turns)
             for draft, spec in DRAFTS.items()
@@ -55,8 +53,6 @@ def run(*, quick: bool = False) -> list[Row]:
             drafts = list(DRAFTS.items())[: 1 if quick else None]
             rows += [_memory(address, draft, spec) for draft, spec in drafts]
             rows.append(asyncio.run(_useless(address, turns, 1 if quick else len(PROMPTS))))
-    finally:
-        os.sched_setaffinity(0, before)
     return rows
 
 

@@ -26,13 +26,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.pair import DRAFTS, PROMPTS, TARGET, cores, verifier
+from benchmarks.pair import DRAFTS, PROMPTS, TARGET, verifier
 from benchmarks.peers_llama_server import llama_server
 from benchmarks.peers_specwire import LOOP
 from benchmarks.peers_worker import Ask, PeerFailed, Row, tokens_per_s, worker
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
 from edge_client.local.prompt import llama_encoder
+from netsim.real import cores
 
 TOKENS, QUICK_TOKENS = 64, 32
 ROUNDS = 2
@@ -86,15 +87,16 @@ def run(*, quick: bool = False) -> list[dict[str, Any]]:
     return rows + [{"peer": peer, "why": why} for peer, why in sorted(left_out)]
 
 
-def _places(*, quick: bool) -> list[set[int]]:
+def _places(*, quick: bool) -> list[list[int]]:
     """Where peers run that have one process: on both cores, and on the target's alone."""
     cloud, edge = cores()
-    return [cloud | edge] if quick or cloud == edge else [cloud | edge, cloud]
+    both = sorted({*cloud, *edge})
+    return [both] if quick or cloud == edge else [both, cloud]
 
 
 def _cloud(
     stack: contextlib.ExitStack,
-    places: Sequence[set[int]],
+    places: Sequence[Sequence[int]],
     target: str,
     paths: dict[str, str],
     left_out: LeftOut,
@@ -104,7 +106,7 @@ def _cloud(
     load: Row = {"target": target, "drafts": paths}
     ours = {"address": address, "drafts": DRAFTS, "threads": 1}
     ask = stack.enter_context(worker("benchmarks.peers_specwire", edge, ours))
-    where = f"{len(cloud | edge)} cores"
+    where = _cores(sorted({*cloud, *edge}))
     yield Contender(OURS, "stream", None, where, ask)
     for draft in DRAFTS:
         yield Contender(OURS, "auto", draft, where, ask)
@@ -127,7 +129,7 @@ def _cloud(
 
 def _device(
     stack: contextlib.ExitStack,
-    on: set[int],
+    on: Sequence[int],
     target: str,
     paths: dict[str, str],
     left_out: LeftOut,
@@ -150,7 +152,7 @@ def _device(
         yield Contender("llama-server", what, helper, where, ask)
 
 
-def _cores(on: set[int]) -> str:
+def _cores(on: Sequence[int]) -> str:
     return "1 core" if len(on) == 1 else f"{len(on)} cores"
 
 

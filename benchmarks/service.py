@@ -21,10 +21,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from benchmarks.pair import TARGET, cores, verifier
+from benchmarks.pair import TARGET, verifier
 from cloud_verifier.backends.load import load_target
 from cloud_verifier.observe import Round, Silent
 from cloud_verifier.server import VerifierServer
+from netsim.real import cores, on_cores
 from specwire.errors import BadRequest
 from specwire.limits import Limits
 from specwire.ports import Step
@@ -49,8 +50,7 @@ def run(*, quick: bool = False) -> list[Row]:
     for clients, size, temperature in itertools.product((1, 16), (64, 49_152), (0.0, 0.7)):
         rows += asyncio.run(_outside_the_model(clients, size, temperature, rounds))
     cloud, edge = cores()
-    with verifier(cloud) as address:
-        os.sched_setaffinity(0, edge)
+    with verifier(cloud) as address, on_cores(edge):
         rows.append(asyncio.run(_reopening(address, turns)))
         rows.append(asyncio.run(_beside_a_long_prompt(address, turns)))
     return rows
@@ -165,18 +165,14 @@ async def _outside_the_model(clients: int, size: int, temperature: float, rounds
     And for one client, who never waits for others, the part of it within the service.
     """
     cloud, edge = cores()
-    before = os.sched_getaffinity(0)
     backend, inside = Constant(size), Inside()
-    os.sched_setaffinity(0, cloud)
-    try:
+    with on_cores(cloud):
         limits = Limits(context=backend.context)
         async with VerifierServer(backend, NoText(), limits=limits, observer=inside) as server:
             command = [sys.executable, "-m", "benchmarks.service", server.address]
             command += [str(clients), str(rounds), str(temperature), str(min(edge))]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
             out, _ = await asyncio.wait_for(process.communicate(), 300)
-    finally:
-        os.sched_setaffinity(0, before)
     spans: list[float] = json.loads(out)
     # Of 16 clients each waits for the others too: a round costs the service its share.
     a_round = statistics.median(spans) / clients

@@ -17,10 +17,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from benchmarks.pair import DRAFTS, PROMPTS, cores, verifier
+from benchmarks.pair import DRAFTS, PROMPTS, verifier
 from edge_client import EdgeClient
 from netsim.links.profiles import profile
-from netsim.real import Measured, generate, on_cores
+from netsim.real import Measured, cores, generate, on_cores
 from netsim.relay import Relay
 from netsim.scenario import Way
 
@@ -40,7 +40,7 @@ def run(*, quick: bool = False) -> list[Row]:
     """One row for each link, temperature, draft and way; medians over the prompts."""
     cloud, edge = cores()
     task = {
-        "cores": sorted(edge),
+        "cores": edge,
         "temperatures": TEMPERATURES[:1] if quick else TEMPERATURES,
         "prompts": list(PROMPTS)[:1] if quick else list(PROMPTS),
         "tokens": QUICK_TOKENS if quick else TOKENS,
