@@ -217,7 +217,7 @@ class Scheduler:
             self._fail(session, result.error)
         elif job.work is not None and result.outcome is not None:
             try:
-                frames = session.state.complete(job.work, result.outcome)
+                frames = session.state.complete(job.work, result.outcome, time.perf_counter())
             except SpecwireError as error:
                 self._fail(session, error)
                 return

@@ -237,7 +237,7 @@ class VerifierService(rpc.VerifierServicer):
                 wait_s = self._rates.wait(session.owner, time.monotonic())
                 if wait_s:  # the stream's flow control then slows the client down
                     await asyncio.sleep(wait_s)
-                session.state.receive(frame.proposal)
+                session.state.receive(frame.proposal, time.perf_counter())
                 self._observer.drafts_received(len(frame.proposal.tokens))
                 self._scheduler.wake(session)
         except Exception as error:
@@ -254,7 +254,7 @@ class VerifierService(rpc.VerifierServicer):
         state = session.state
         if session.last_call is not None and proposal.number == session.last_call[0]:
             return session.last_call[1]
-        state.receive(proposal)
+        state.receive(proposal, time.perf_counter())
         self._observer.drafts_received(len(proposal.tokens))
         if state.finished is not None or not state.has_work():
             return None

@@ -73,7 +73,7 @@ class Steering:
         self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, self._most_window))
         self._link = link
         self.agreement = Agreement()
-        self._sent: deque[tuple[pb.Proposal, float]] = deque()
+        self._sent: deque[tuple[int, float]] = deque()  # numbers of proposals, and when
         self._fresh = True  # the next forward holds the prompt
         self._verdicts = 0
         self._committed = 0  # since the plan was made, or the last probe
@@ -106,7 +106,7 @@ class Steering:
 
     def sent(self, proposal: pb.Proposal, now: float) -> None:
         """A proposal left."""
-        self._sent.append((proposal, now))
+        self._sent.append((proposal.number, now))
 
     def drafted(self, confidence: float, seconds: float | None) -> float:
         """A token was drafted; returns the chance that it is accepted.
@@ -146,7 +146,7 @@ class Steering:
         """A verdict came at `now`, and the session has taken it."""
         forward = verdict.forward_us / 1e6
         queue = verdict.queue_us / 1e6
-        self._hear_of(verdict, forward, queue, now)
+        self._hear_of(verdict, now)
         if not self._fresh:
             self._link.add_forward(verdict.evaluated, forward)
             if self.plan.way.waits:
@@ -166,28 +166,13 @@ class Steering:
         self._committed += verdict.accepted + verdict.HasField("token")
         self._reconsider()
 
-    def _hear_of(self, verdict: pb.Verdict, forward: float, queue: float, now: float) -> None:
+    def _hear_of(self, verdict: pb.Verdict, now: float) -> None:
         """Learn the round trip from the newest proposal that had arrived at the verdict."""
-        heard: tuple[pb.Proposal, float] | None = None
-        while self._sent and self._sent[0][0].number <= verdict.proposal:
+        heard: tuple[int, float] | None = None
+        while self._sent and self._sent[0][0] <= verdict.proposal:
             heard = self._sent.popleft()
-        if heard is None or self._fresh:
-            return
-        proposal, when = heard
-        evaluated = (
-            proposal.chain == verdict.chain
-            and verdict.start + verdict.evaluated > proposal.start
-            and len(proposal.tokens) > 0
-        )
-        if evaluated:  # it was there when the round began
-            self._link.add_rtt(now - when - forward - queue)
-            return
-        # It arrived while the forward ran, and the next one not yet: the truth lies between.
-        most = now - when
-        least = most - forward
-        if self._sent:
-            least = max(least, now - self._sent[0][1])
-        self._link.add_rtt((most + min(max(least, 0.0), most)) / 2)
+        if heard is not None and heard[0] == verdict.proposal:
+            self._link.add_rtt(now - heard[1] - verdict.held_us / 1e6)
 
     # ------------------------------------------------------------------ choice
 

@@ -136,7 +136,7 @@ class _Session:
             run.spans.append(Span("up", left, arrival, proposal.start, len(proposal.tokens)))
 
     def _take(self, proposal: pb.Proposal) -> None:
-        self._cloud.receive(proposal)
+        self._cloud.receive(proposal, self._env.now)
         self._verifier.wake(self._seat)
 
     def _answer(self, frames: list[pb.CloudFrame]) -> None:

@@ -107,7 +107,7 @@ class Verifier:
                 seat.verified.append((began, env.now, work))
                 queue = began - (began if seat.ready is None else seat.ready)
                 outcome = _examine(work, seconds, queue)
-                frames = seat.session.complete(work, outcome)
+                frames = seat.session.complete(work, outcome, env.now)
                 seat.drafts.add(frames[0].verdict.examined, frames[0].verdict.accepted)
                 seat.send(frames)
                 seat.ready = env.now if seat.session.has_work() else None

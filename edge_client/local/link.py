@@ -120,7 +120,7 @@ class LocalStream:
         try:
             if frame.WhichOneof("kind") != "proposal":
                 raise BadRequest("only proposals may follow the first frame")
-            self._state.receive(frame.proposal)
+            self._state.receive(frame.proposal, time.perf_counter())
         except SpecwireError as error:
             self._error = error
             raise
@@ -156,4 +156,4 @@ class LocalStream:
             Round(request, committed, work, history, time.perf_counter())
         )
         state.note_shared_prompt(self._seat.shared)
-        self._outbox.extend(state.complete(work, outcome))
+        self._outbox.extend(state.complete(work, outcome, time.perf_counter()))

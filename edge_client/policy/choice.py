@@ -13,6 +13,9 @@ SWITCH_GAIN = 1.03
 """A change of plan must promise this much more: estimates are never so exact."""
 DRAFTING_GAIN = 1.02
 """Drafts must promise this much more than none, for what they cost a battery and a link."""
+WAITING_GAIN = 1.03
+"""Drafts that the cloud waits for must promise this much more than others:
+where an estimate is wrong, a late draft holds up everything."""
 AS_GOOD = 0.985
 """Of the best speed: where verdicts are not waited for, longer proposals that promise so much
 are taken, for each costs both ends and a radio some work."""
@@ -81,7 +84,9 @@ def choose(
 
 
 def _worth(plan: Plan) -> float:
-    return plan.speed * (DRAFTING_GAIN if plan.way is Way.STREAM else 1.0)
+    if plan.way is Way.STREAM:
+        return plan.speed * DRAFTING_GAIN
+    return plan.speed / (WAITING_GAIN if plan.way is Way.PIPELINE else 1.0)
 
 
 def _gammas(way: Way, most: int, exactly: bool) -> Iterable[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,6 +13,11 @@ from specwire.forward_line import forward_line
 
 _PROPOSAL_S = 2e-3
 """What a proposal is taken to cost on its way, whatever its size."""
+
+_EXTRA = 0.02
+"""Of a forward: what a draft token in it usually adds."""
+_FRESH = 64
+"""Forwards with drafts, after which those without tell only what part of them they were."""
 
 _SHORT_RTT_S = 0.02
 """A round trip of this is never taken to be delayed."""
@@ -58,17 +64,20 @@ class LinkEstimates:
         self.draft = Average(0.05)
         self.queue = Average(0.1, 0.0)
         """What a round waits for its forward where the cloud waits for drafts: others' forwards."""
-        self._forwards: deque[tuple[int, float]] = deque(maxlen=32)
-        # What a device does without drafts, kept while it drafts: its forwards with drafts
-        # cost far more than an accelerator's, and don't tell what the others would.
-        self._plain: deque[tuple[int, float]] = deque(maxlen=8)
+        self._drafted: deque[tuple[int, float]] = deque(maxlen=32)
+        # Forwards without drafts are few, or none, while the cloud waits for drafts.
+        self._plain: deque[float] = deque(maxlen=8)
+        self._since_plain = 0  # forwards with drafts
+        self._plain_share = 1.0  # of the time that a forward with drafts begins with
 
     def add_forward(self, evaluated: int, seconds: float) -> None:
         """A target forward that evaluated so many draft tokens, whatever became of them."""
-        if self.taking_turns and not evaluated:
-            self._plain.append((evaluated, seconds))
+        if evaluated:
+            self._drafted.append((evaluated, seconds))
+            self._since_plain += 1
         else:
-            self._forwards.append((evaluated, seconds))
+            self._plain.append(seconds)
+            self._since_plain = 0
 
     def add_draft(self, seconds: float) -> None:
         """A draft token. One that something else delayed counts no more than four."""
@@ -82,11 +91,12 @@ class LinkEstimates:
         self.rtt.add(min(max(seconds, 0.0), most))
 
     def milliseconds(self) -> dict[str, float | None]:
-        """The estimates for people: draft, verify, extra and rtt; None where nothing is known."""
-        verify, extra = self.forward_times() or (None, None)
+        """The estimates for people: draft, verify, batch, extra and rtt; None where unknown."""
+        verify, batch, extra = self.forward_times() or (None, None, None)
         seconds = {
             "draft": self.draft.value,
             "verify": verify,
+            "batch": batch,
             "extra": extra,
             "rtt": self.rtt.value,
         }
@@ -95,17 +105,23 @@ class LinkEstimates:
             for name, value in seconds.items()
         }
 
-    def forward_times(self) -> tuple[float, float] | None:
-        """Seconds of a forward with one token, and those that each draft token adds.
+    def forward_times(self) -> tuple[float, float, float] | None:
+        """Seconds of a forward without drafts, those that any add, and those that each adds.
 
-        None before the first forward.
+        As the recent forwards were. Those that any add are below 0 where the first drafts cost
+        less than further ones. None before the first forward.
         """
-        forwards = [*self._plain, *self._forwards]
-        if not forwards:
-            return None
-        # A batch of a few tokens usually adds 2 % of a forward each, and never doubles it: one
-        # forward in ten that something else delayed must not tilt the line.
-        return forward_line(forwards, expected=0.02, longest=2.0)
+        if not self._drafted:
+            if not self._plain:
+                return None
+            plain = statistics.median(self._plain)
+            return plain, 0.0, _EXTRA * plain
+        # One forward in ten that something else delayed must not tilt the line.
+        begins, extra = forward_line(self._drafted, expected=_EXTRA, longest=2.0)
+        if self._plain and self._since_plain <= _FRESH:
+            self._plain_share = statistics.median(self._plain) / begins
+        plain = self._plain_share * begins
+        return plain, begins - plain, extra
 
 
 class Agreement:
@@ -183,11 +199,12 @@ def conditions(link: LinkEstimates, agreement: Agreement) -> Conditions | None:
     rtt, draft = link.rtt.value, link.draft.value
     if times is None or rtt is None or draft is None:
         return None
-    forward, extra = times
+    forward, batch, extra = times
     return Conditions(
         alphas=agreement.alphas(),
         draft_s=max(draft, 1e-6),
         verify_s=max(forward, 1e-6),
+        batch_s=batch,
         extra_s=extra,
         rtt_s=max(rtt, 0.0),
         queue_s=link.queue.value or 0.0,

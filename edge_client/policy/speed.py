@@ -45,6 +45,8 @@ class Conditions:
         the last value holds for all that follow. At least one.
     draft_s: to draft a token.
     verify_s: of a target forward with one token.
+    batch_s: that a forward takes longer once it evaluates draft tokens, however few: what a CPU
+        pays for the step from a vector to a matrix. Below 0 where the first cost less than more.
     extra_s: that each draft token adds to a forward.
     rtt_s: there and back, without the forward.
     queue_s: that drafts which the cloud waited for wait for others' forwards. One that does not
@@ -59,6 +61,7 @@ class Conditions:
     rtt_s: float = 0.0
     message_s: float = 0.0
     queue_s: float = 0.0
+    batch_s: float = 0.0
 
     def alpha(self, index: int) -> float:
         """Acceptance rate of draft token `index` of a chain."""
@@ -96,7 +99,7 @@ def expected_speed(way: Way, gamma: int, conditions: Conditions, *, window: int 
 
 def _synchronous(gamma: int, at: Conditions) -> float:
     tokens = at.expected[min(gamma + 1, len(at.expected) - 1)]
-    forward = at.verify_s + gamma * at.extra_s
+    forward = at.verify_s + at.batch_s + gamma * at.extra_s
     return tokens / (gamma * at.draft_s + at.message_s + at.rtt_s + at.queue_s + forward)
 
 
@@ -109,7 +112,7 @@ def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> floa
     now = 0.0  # since the target's own token, in the cloud
     done = 0  # tokens committed since then, all of them as drafted
     survival, last = at.survival, len(at.survival) - 1
-    verify_s, extra_s = at.verify_s, at.extra_s
+    verify_s, extra_s, batch_s = at.verify_s, at.extra_s, at.batch_s
     alive, spent = 1.0, 0.0  # alive: the chance that the span has come so far
     for _ in range(_MOST_FORWARDS):
         arrived = gamma * (1 + int((now - first) / interval)) if now >= first else 0
@@ -117,7 +120,7 @@ def _overlapped(gamma: int, at: Conditions, window: int, *, waits: bool) -> floa
             now = first + (done // gamma) * interval + at.queue_s
             arrived = gamma * (done // gamma + 1)
         if arrived > done:
-            now += (arrived - done) * extra_s
+            now += batch_s + (arrived - done) * extra_s
             done = arrived
         now += verify_s
         done = done + 1 if done + 1 < last else last

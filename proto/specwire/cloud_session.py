@@ -92,6 +92,8 @@ class CloudSession:
         self._in_flight: Work | None = None
         self._prompt_noted = False
         self._proposal = 0
+        self._received = 0.0  # when that one was
+        self._told = 0  # the newest that a verdict was told of
         self._verdict = 0
         self._usage = pb.Usage(prompt_tokens=len(request.prompt))
         # A session that had ended elsewhere, its last frame lost, has ended here too.
@@ -196,8 +198,10 @@ class CloudSession:
 
     # -------------------------------------------------------------- proposals
 
-    def receive(self, proposal: pb.Proposal) -> None:
+    def receive(self, proposal: pb.Proposal, now: float = 0.0) -> None:
         """Take a proposal. Late ones are used as far as they still fit, or ignored.
+
+        `now` is in seconds, of the clock that `complete` is told of.
 
         Raises:
             BadRequest: a field is wrong; the session is unchanged.
@@ -218,7 +222,8 @@ class CloudSession:
             self._extend_chain(proposal, rows)
         else:
             self.stale += len(proposal.tokens)
-        self._proposal = max(self._proposal, proposal.number)
+        if proposal.number > self._proposal:
+            self._proposal, self._received = proposal.number, now
         if proposal.pacing != pb.PACING_UNSPECIFIED:
             self.pacing = proposal.pacing
 
@@ -401,8 +406,10 @@ class CloudSession:
         """Forget the round in flight without a result, as if it had not begun."""
         self._in_flight = None
 
-    def complete(self, work: Work, outcome: Outcome) -> list[pb.CloudFrame]:
+    def complete(self, work: Work, outcome: Outcome, now: float = 0.0) -> list[pb.CloudFrame]:
         """Commit the outcome of a round; returns a Verdict and, at the end, Finished.
+
+        `now` is in seconds, of the clock that `receive` was told of.
 
         Raises:
             TargetFault: the target's distribution was not usable; nothing is committed.
@@ -438,6 +445,10 @@ class CloudSession:
             evaluated=len(work.tokens),
             proposal=self._proposal,
         )
+        if self._proposal != self._told:
+            self._told = self._proposal
+            # As the protocol's 32 bits hold them.
+            verdict.held_us = min(max(0, int((now - self._received) * 1e6)), (1 << 32) - 1)
         if kept > accepted:
             verdict.token = outcome.token
             verdict.kind = _kind(len(work.tokens), full)

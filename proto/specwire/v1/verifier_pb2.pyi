@@ -356,7 +356,7 @@ class DenseQ(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("number", "start", "chain", "examined", "accepted", "token", "kind", "logprobs", "text", "queue_us", "forward_us", "proposal", "evaluated")
+    __slots__ = ("number", "start", "chain", "examined", "accepted", "token", "kind", "logprobs", "text", "queue_us", "forward_us", "proposal", "evaluated", "held_us")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +370,7 @@ class Verdict(_message.Message):
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    HELD_US_FIELD_NUMBER: _ClassVar[int]
     number: int
     start: int
     chain: int
@@ -383,7 +384,8 @@ class Verdict(_message.Message):
     forward_us: int
     proposal: int
     evaluated: int
-    def __init__(self, number: _Optional[int] = ..., start: _Optional[int] = ..., chain: _Optional[int] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., kind: _Optional[_Union[TokenKind, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., text: _Optional[bytes] = ..., queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., proposal: _Optional[int] = ..., evaluated: _Optional[int] = ...) -> None: ...
+    held_us: int
+    def __init__(self, number: _Optional[int] = ..., start: _Optional[int] = ..., chain: _Optional[int] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., kind: _Optional[_Union[TokenKind, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., text: _Optional[bytes] = ..., queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., proposal: _Optional[int] = ..., evaluated: _Optional[int] = ..., held_us: _Optional[int] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("logprob", "top_ids", "top_logprobs")
