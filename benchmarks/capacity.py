@@ -40,7 +40,7 @@ WAYS = {
 }
 DRAFT_S = 0.010
 ALPHA = 0.8
-TOKENS = 40
+TOKENS = 64
 TEXTS = 8
 """Different prompts; further clients begin again with the first."""
 

@@ -24,7 +24,7 @@ _TITLES = {
 _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge pinned to a core each, over the relay; four
-prompts (chat, code, JSON, creative) of 40 tokens, ways in turn. Each ratio is to streaming in the
+prompts (chat, code, JSON, creative), answers of 48 tokens, ways in turn. Each ratio is to streaming in the
 same turn; medians, least and most are over the prompts. Tokens/s are of the whole answer, its
 first token included.""",
     "peers": "The same models, prompts, threads and cores, in the same run and in turn.",
