@@ -109,7 +109,7 @@ class Steering:
         self._sent.append((proposal.number, now))
 
     def drafted(self, confidence: float, seconds: float | None) -> float:
-        """A token was drafted; returns the chance that it is accepted.
+        """A token was drafted; returns the chance that it is accepted, 1 if that decides nothing.
 
         `seconds` is how long it took, None where that tells nothing.
         """
@@ -120,7 +120,7 @@ class Steering:
             self._link.add_draft(seconds)
             if self.record is not None:
                 self.record.append({"draft_s": seconds})
-        return self.agreement.chance(confidence)
+        return self.agreement.chance(confidence) if self._machine.drafting.stop_below else 1.0
 
     def exhausted(self) -> None:
         """The draft had nothing to say.

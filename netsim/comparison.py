@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from netsim import parallel
 from netsim.progress import Progress
@@ -41,12 +42,8 @@ class Load:
         tokens = sum(run.tokens for run in runs)
         each = sorted(run.token_s for run in runs)
         first = sorted(run.ttft_s for run in runs)
-        pauses = sorted(
-            after - before
-            for run in runs
-            for before, after in pairwise(run.arrivals)
-            if after > before
-        )
+        apart = np.concatenate([np.diff(run.arrivals) for run in runs])
+        pauses = sorted(apart[apart > 0].tolist())
         return cls(
             tokens_per_s=tokens / sum(max(run.duration_s for run in group) for group in groups),
             token_p50_s=_percentile(each, 0.5),

@@ -77,6 +77,10 @@ class Verifier:
 
     def _batch(self) -> list[tuple[Seat, Work]]:
         seats = [seat for seat in self._seats if seat.session.has_work()]
+        if len(seats) == 1:  # nothing to share out; as nearly always, so it is quick
+            (seat,) = seats
+            work = seat.session.next_work()
+            return [] if work is None else [(seat, work)]
         drafts = self._share.of([(s.session.drafts_at_hand, s.drafts.alpha) for s in seats])
         works = [
             (seat, seat.session.next_work(most)) for seat, most in zip(seats, drafts, strict=True)

@@ -82,7 +82,7 @@ class LinkEstimates:
     def add_draft(self, seconds: float) -> None:
         """A draft token. One that something else delayed counts no more than four."""
         known = self.draft.value
-        self.draft.add(seconds if known is None else min(seconds, 4 * known))
+        self.draft.add(seconds if known is None or seconds < 4 * known else 4 * known)
 
     def add_rtt(self, seconds: float) -> None:
         """A round trip. One that something else delayed counts no more than four."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from specwire.codec import decode_q
 from specwire.errors import BadRequest, SpecwireError, TargetFault, Unconnected, Unsupported
@@ -24,8 +25,7 @@ from specwire.v1 import verifier_pb2 as pb
 from specwire.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Examine this: draft tokens after the frontier, possibly none.
 
     start: the frontier. tokens: n draft tokens. rows: their q, empty in coupled mode.
@@ -37,8 +37,7 @@ class Work:
     rows: tuple[QRow, ...]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What the target says about a `Work`.
 
     accepted: 0 … n. token: the target's own after them. logprobs: one for each

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from specwire.errors import ProtocolError
 from specwire.v1 import verifier_pb2 as pb
@@ -32,8 +32,7 @@ def origin_of(kind: pb.TokenKind) -> Origin:
     return _OF_KIND.get(kind, Origin.RUN_AHEAD)
 
 
-@dataclass(frozen=True)
-class CommittedToken:
+class CommittedToken(NamedTuple):
     """One token of the output, final."""
 
     position: int

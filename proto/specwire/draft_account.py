@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from specwire.draft_chain import DraftChain
 
@@ -39,8 +40,7 @@ class Counts:
         return self.accepted / self.examined if self.examined else None
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A draft token whose position was decided, those before it in its chain having been right.
 
     position: of the token in the output, from 0. place: in its chain, from 0. confidence: as

@@ -31,7 +31,7 @@ class Drafting:
             raise ValueError(f"window {self.window} is smaller than gamma {self.gamma}")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DraftWanted:
     """Draft up to `count` tokens of `chain` from position `start` on."""
 

@@ -101,7 +101,7 @@ def test_at_temperature_zero_the_likeliest_token_decides(
     best = np.where(np.arange(SIZE) == 4, -math.inf, logits[:, :SIZE]).argmax(-1).tolist()
     for right in range(4):
         tokens = [*best[:right], *(0 if b else 1 for b in best[right:3])]
-        done = examine(request, replace(work, tokens=tuple(tokens)), make(logits), None, VOCABULARY)
+        done = examine(request, work._replace(tokens=tuple(tokens)), make(logits), None, VOCABULARY)
         assert (int(done.accepted), int(done.token)) == (right, best[right])
 
 
