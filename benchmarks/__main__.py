@@ -23,6 +23,8 @@ from benchmarks import (
     service,
     sweep,
     system,
+    theory,
+    validation,
 )
 from benchmarks.environment import described
 from benchmarks.results import Results, Row, Suite
@@ -36,6 +38,8 @@ SUITES: dict[str, Callable[..., list[Row]]] = {
     "sweep": sweep.run,
     "relay": relay.run,
     "capacity": capacity.run,
+    "theory": theory.run,
+    "validation": validation.run,
     "peers": peers.run,
 }
 NOT_QUICK = ("peers",)

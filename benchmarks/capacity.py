@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import socket
 import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +75,9 @@ def run(*, quick: bool = False) -> list[Row]:
     """One row for each number of clients and way."""
     cloud, edge = cores()
     task = {"clients": (3,) if quick else CLIENTS, "tokens": 12 if quick else TOKENS}
-    with verifier(lambda line: None, on=cloud) as address:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        task["metrics"] = metrics = free.getsockname()[1]
+    with verifier(lambda line: None, on=cloud, metrics=metrics) as address:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.capacity"],
             input=json.dumps({**task, "address": address, "cores": edge}),
@@ -92,8 +97,21 @@ async def _measure(task: Row) -> None:
         texts = [await _text(relay.address, index, task["tokens"]) for index in range(count)]
         for clients in task["clients"]:
             for way, mode in WAYS.items():
-                print(json.dumps(await _together(relay.address, clients, way, mode, texts)))
-                sys.stdout.flush()
+                before = _forwards(task["metrics"])
+                row = await _together(relay.address, clients, way, mode, texts)
+                forwards = _forwards(task["metrics"]) - before
+                row["forwards_per_token"] = forwards / row.pop("tokens")
+                print(json.dumps(row), flush=True)
+
+
+def _forwards(port: int) -> float:
+    """Target forwards of the verifier until now, each once however many sessions were in it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(r"^specwire_forward_seconds_count(?:\{.*\})? (\S+)$", text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError("the verifier's metrics tell of no forwards")
+    return float(found[1])
 
 
 def _prompt(index: int) -> str:
@@ -131,10 +149,10 @@ async def _together(
     return {
         "clients": clients,
         "way": way,
+        "tokens": tokens,
         "tokens_per_s": tokens / seconds,
         "ms_per_token_p50": 1e3 * statistics.median(times),
         "ms_per_token_p95": 1e3 * times[min(int(0.95 * len(times)), len(times) - 1)],
-        "forwards_per_token": sum(result.counts.rounds for result in results) / tokens,
         "alpha": sum(r.counts.accepted for r in results) / examined if examined else None,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots, system
+from benchmarks import goals, plots, system
 from benchmarks.results import Results, Row
 from netsim.text import table
 
@@ -20,13 +20,15 @@ _TITLES = {
     "sweep": "The simulator",
     "relay": "The relay",
     "capacity": "Capacity",
+    "theory": "Tokens a round trip",
+    "validation": "The simulation against the real programs",
 }
 _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge pinned to a core each, over the relay; four
-prompts (chat, code, JSON, creative), answers of 48 tokens, ways in turn. Each ratio is to streaming in the
-same turn; medians, least and most are over the prompts. Tokens/s are of the whole answer, its
-first token included.""",
+prompts (chat, code, JSON, creative), answers of 48 tokens, ways in turn. Each ratio is to
+streaming in the same turn; medians, least and most are over the prompts. Tokens/s are of the whole
+answer, its first token included.""",
     "peers": "The same models, prompts, threads and cores, in the same run and in turn.",
     "on_device": """\
 `edge-client local` beside llama.cpp’s own loop, the best and the median of the runs.""",
@@ -39,7 +41,14 @@ and what it takes in a proposal.""",
     "relay": "What it costs by itself, in microseconds.",
     "capacity": """\
 One verifier on one core, clients over links of 50 ms. A client’s draft takes 10 ms a token and is
-right 4 times in 5, as a model on a device of its own would; all else is real.""",
+right 4 times in 5, as a model on a device of its own would; all else is real. Tokens/s are of all
+clients together, from their openings to the last token of the last.""",
+    "theory": """\
+Synchronous rounds of 4 draft tokens, the real pair. By position: 1 + α₁ + α₁α₂ + …, with the
+acceptance rates seen at each place of a round. Of one α: (1−α^(γ+1))/(1−α), which takes every
+token for independent of the others; in real texts the hard ones come together.""",
+    "validation": """\
+`netsim validate --by relay`: the small draft, medians of several runs.""",
 }
 
 
@@ -61,6 +70,11 @@ def _page(results: Results, *, quick: bool) -> Iterator[str]:
     )
     if quick:
         yield "\n**A quick run: too few repetitions to quote.**"
+    else:
+        yield f"\n## What was to be reached\n\n{markdown(goals.rows(results))}"
+        if causes := goals.causes(results):
+            yield "\nWhat falls short, and why:\n"
+            yield from causes
     for name, title in _TITLES.items():
         if name not in results.suites:
             continue

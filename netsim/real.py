@@ -84,11 +84,13 @@ def verifier(
     dtype: str = "float32",
     listen: str = "127.0.0.1:0",
     inside: Sequence[str] = (),
+    metrics: int = 0,
 ) -> Iterator[str]:
     """A verifier process; its address.
 
     on: its cores; none: anywhere. inside: what its command is put behind. listen: in the
-        clear, so an address that nobody else reaches.
+        clear, so an address that nobody else reaches. metrics: port of its Prometheus metrics on
+        this machine; 0 for none.
     dtype: float32 by default, for in bfloat16 a block of tokens and single ones round
         differently, and now and then a near tie falls the other way: texts are compared here.
 
@@ -99,6 +101,8 @@ def verifier(
     command += ["--listen", listen, "--dtype", dtype]
     if inside:
         command.append("--insecure")
+    if metrics:
+        command += ["--metrics", f"127.0.0.1:{metrics}"]
     if on:
         command += ["--threads", str(len(on))]
     pipe = subprocess.PIPE
