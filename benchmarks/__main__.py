@@ -42,7 +42,7 @@ SUITES: dict[str, Callable[..., list[Row]]] = {
     "validation": validation.run,
     "peers": peers.run,
 }
-NOT_QUICK = ("peers",)
+NOT_QUICK = ("peers", "validation")
 """Too long for a look in between."""
 DOCS = Path(__file__).parent.parent / "docs"
 QUICK = Path(__file__).parent.parent / "build" / "bench"
