@@ -25,7 +25,7 @@ _TITLES = {
 }
 _WORDS = {
     "system": """\
-The built-in target and both drafts, verifier and edge pinned to a core each, over the relay; four
+The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
 prompts (chat, code, JSON, creative), answers of 48 tokens, ways in turn. Each ratio is to
 streaming in the same turn; medians, least and most are over the prompts. Tokens/s are of the whole
 answer, its first token included.""",

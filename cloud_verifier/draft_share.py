@@ -9,11 +9,15 @@ from math import log1p
 
 from specwire.forward_line import forward_line
 
+_ALIKE = 8
+"""Forwards of one size, after which one of another is tried."""
+
 
 class Accepted:
     """How often one session's draft tokens are accepted, lately."""
 
     _MEMORY = 0.97  # by token
+    _UNTRIED = 0.99  # by round that examined none: what was seen long ago is doubted
     _PRIOR = 0.8
     _PRIOR_WEIGHT = 3.0
 
@@ -23,6 +27,11 @@ class Accepted:
 
     def add(self, examined: int, accepted: int) -> None:
         """A round accepted so many of the draft tokens that it examined."""
+        if not examined:
+            doubt = 1 - self._UNTRIED
+            self._accepted += doubt * (self._PRIOR * self._PRIOR_WEIGHT - self._accepted)
+            self._examined += doubt * (self._PRIOR_WEIGHT - self._examined)
+            return
         kept = self._MEMORY**examined
         self._accepted = kept * self._accepted + accepted
         self._examined = kept * self._examined + examined
@@ -50,10 +59,16 @@ class DraftShare:
 
     def __init__(self) -> None:
         self._forwards: deque[tuple[int, float]] = deque(maxlen=self._MEMORY)
+        self._sizes: deque[int] = deque(maxlen=self._MEMORY)
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        """Take note of a forward of rounds alone: the tokens it evaluated, and its time."""
-        self._forwards.append((tokens, seconds))
+    def learn(self, tokens: int, seconds: float, *, prefilled: int = 0) -> None:
+        """Take note of a forward: the tokens it evaluated, its time, those of prompts among them.
+
+        A prompt's tokens cost less than others, so those with any tell only what was dared.
+        """
+        self._sizes.append(tokens)
+        if not prefilled:
+            self._forwards.append((tokens, seconds))
 
     def of(
         self, sessions: Sequence[tuple[int, float]], *, others: int = 0, prefill: int = 0
@@ -73,7 +88,11 @@ class DraftShare:
         # but not much more of it at once than before.
         base_s, token_s = forward_line(self._forwards)
         forward_s = base_s + token_s * (len(sessions) + prefill)
-        room = 2 * max(tokens for tokens, _ in self._forwards) - len(sessions)
+        room = 2 * max(*self._sizes, len(sessions)) - len(sessions) - prefill
+        sizes = {tokens for tokens, _ in self._forwards}
+        if len(sizes) == 1 and len(self._forwards) >= _ALIKE:
+            # They tell nothing of what a token costs.
+            room = min(room, sum(at_hand) // 2)
         shares = [0] * len(sessions)
         expected = [1.0] * len(sessions)
         chances = [alpha for _, alpha in sessions]

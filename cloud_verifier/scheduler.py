@@ -117,8 +117,8 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         done = await loop.run_in_executor(self._thread, self._engine.run, jobs)
         self._prefill.learn(done.forward_s, prefilled=done.prefilled, rounds=done.rounds)
-        if done.rounds and not done.prefilled:
-            self._drafts.learn(done.evaluated, done.forward_s)
+        if done.rounds:
+            self._drafts.learn(done.evaluated, done.forward_s, prefilled=done.prefilled)
         return done
 
     def _forget_evicted(self, handles: frozenset[int]) -> None:
@@ -148,7 +148,8 @@ class Scheduler:
             prefill=sum(share.prefill for share in chosen),
         )
         for share, most in zip(rounds, drafts, strict=True):
-            share.work = share.session.state.next_work(most)
+            # A call gets one verdict, so all of its drafts are examined in one round.
+            share.work = share.session.state.next_work(None if share.session.calls else most)
         for share in chosen:
             share.session.running = True
         return [(share.session, _job(share)) for share in chosen]

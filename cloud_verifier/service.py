@@ -234,10 +234,11 @@ class VerifierService(rpc.VerifierServicer):
                     raise BadRequest(
                         f"only proposals may follow the first frame, not {kind or 'an empty frame'}"
                     )
+                received = time.perf_counter()
                 wait_s = self._rates.wait(session.owner, time.monotonic())
                 if wait_s:  # the stream's flow control then slows the client down
                     await asyncio.sleep(wait_s)
-                session.state.receive(frame.proposal, time.perf_counter())
+                session.state.receive(frame.proposal, received)
                 self._observer.drafts_received(len(frame.proposal.tokens))
                 self._scheduler.wake(session)
         except Exception as error:
@@ -258,7 +259,7 @@ class VerifierService(rpc.VerifierServicer):
         self._observer.drafts_received(len(proposal.tokens))
         if state.finished is not None or not state.has_work():
             return None
-        outbox = session.attach()
+        outbox = session.attach(calls=True)
         try:
             self._scheduler.wake(session)
             while (frame := await outbox.get()) is not None:

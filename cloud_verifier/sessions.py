@@ -68,13 +68,14 @@ class LiveSession:
     turn: int = 0  # grows; who has the lowest has waited longest
     displaced: bool = False  # had to make room for others since its last round
     running: bool = False  # a job of this session is in the model thread
+    calls: bool = False  # what is attached is a call, not a stream
     half_closed: bool = False  # the attached stream will send no more
     last_call: tuple[int, pb.Verdict] | None = None  # proposal number and verdict of Verify
     drafts: Accepted = field(default_factory=Accepted)
     stale_told: int = 0  # stale draft tokens that the observer knows of
 
-    def attach(self) -> Outbox:
-        """Make a new stream or call the session's only one."""
+    def attach(self, *, calls: bool = False) -> Outbox:
+        """Make a new stream, or call, the session's only one."""
         if self.outbox is not None:
             self.outbox.fail(
                 Superseded(
@@ -83,6 +84,7 @@ class LiveSession:
             )
         self.outbox = Outbox()
         self.half_closed = False
+        self.calls = calls
         self.waiting = False
         self.ready_since = time.perf_counter()
         return self.outbox

@@ -172,7 +172,10 @@ class Steering:
         while self._sent and self._sent[0][0] <= verdict.proposal:
             heard = self._sent.popleft()
         if heard is not None and heard[0] == verdict.proposal:
-            self._link.add_rtt(now - heard[1] - verdict.held_us / 1e6)
+            # A server that does not tell how long it was there leaves what is sure.
+            sure = verdict.queue_us + verdict.forward_us
+            held = verdict.held_us if verdict.HasField("held_us") else sure
+            self._link.add_rtt(now - heard[1] - held / 1e6)
 
     # ------------------------------------------------------------------ choice
 

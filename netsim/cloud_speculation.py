@@ -92,11 +92,11 @@ class CloudSpeculation:
         # One token of all sessions at a time, as long as any has more to draft.
         seconds += sum(self._draft() for _ in range(max(drafted)))
         prompts = [stream for stream in batch if not stream.prefilled]
-        if not prompts:
-            self._share.learn(evaluated, seconds)
         for stream in prompts:
             stream.prefilled = True
             seconds += stream.prompt * models.prefill_s
+        prefilled = sum(stream.prompt for stream in prompts)
+        self._share.learn(evaluated + prefilled, seconds, prefilled=prefilled)
         return seconds
 
     def _examine(self, stream: Stream, drafted: int) -> None:

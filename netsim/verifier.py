@@ -101,8 +101,8 @@ class Verifier:
             for seat in prompts:
                 seat.prefilled = True
                 seconds += seat.prompt * models.prefill_s
-            if not prompts:
-                self._share.learn(evaluated, seconds)
+            prefilled = sum(seat.prompt for seat in prompts)
+            self._share.learn(evaluated + prefilled, seconds, prefilled=prefilled)
             began = env.now
             yield env.timeout(max(seconds, 0.0))
             for seat, work in batch:

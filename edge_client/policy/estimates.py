@@ -16,8 +16,9 @@ _PROPOSAL_S = 2e-3
 
 _EXTRA = 0.02
 """Of a forward: what a draft token in it usually adds."""
-_FRESH = 64
-"""Forwards with drafts, after which those without tell only what part of them they were."""
+_FRESH = 8
+"""Forwards with drafts, after which those without tell only what part of them they were: fewer
+than are remembered, so that both are of one time."""
 
 _SHORT_RTT_S = 0.02
 """A round trip of this is never taken to be delayed."""
@@ -118,7 +119,7 @@ class LinkEstimates:
             return plain, 0.0, _EXTRA * plain
         # One forward in ten that something else delayed must not tilt the line.
         begins, extra = forward_line(self._drafted, expected=_EXTRA, longest=2.0)
-        if self._plain and self._since_plain <= _FRESH:
+        if self._plain and self._since_plain <= _FRESH and begins > 0:
             self._plain_share = statistics.median(self._plain) / begins
         plain = self._plain_share * begins
         return plain, begins - plain, extra

@@ -89,6 +89,7 @@ class CloudSession:
         self._chain = _Chain()
         self._asked = False
         self._in_flight: Work | None = None
+        self._cut = False  # it leaves draft tokens out that could be examined
         self._prompt_noted = False
         self._proposal = 0
         self._received = 0.0  # when that one was
@@ -376,8 +377,9 @@ class CloudSession:
         if self._in_flight is not None or not self.has_work():
             return None
         chain, count = self._chain, self.drafts_at_hand
-        if most is not None:
-            count = min(count, most)
+        self._cut = most is not None and most < count
+        if self._cut and most is not None:
+            count = most
         self._in_flight = Work(
             start=self.frontier,
             chain=chain.id if count else 0,
@@ -391,9 +393,12 @@ class CloudSession:
 
         A bonus drawn from p agrees with the next draft token less often than that
         token would be accepted. Where the target's token does not depend on the
-        draft (greedy, coupled) nothing is gained by holding it back.
+        draft (greedy, coupled) nothing is gained by holding it back. Nor where draft tokens
+        were left out because each costs everybody time: then a round is to yield what it can.
         """
         chain, count = self._chain, len(work.tokens)
+        if self._cut:
+            return False
         if self.request.mode == pb.VERIFICATION_MODE_COUPLED or self.request.sampling.greedy:
             return False
         if not count or chain.id != work.chain or work.start + count >= self.max_frontier - 1:

@@ -74,6 +74,7 @@ def test_a_round_from_proposal_to_verdict() -> None:
                 kind=pb.TOKEN_KIND_CORRECTION,
                 queue_us=5,
                 forward_us=7,
+                held_us=0,
                 proposal=1,
                 evaluated=3,
             )
@@ -213,6 +214,32 @@ def test_a_promise_taken_back_during_the_round_counts() -> None:
     work = work_of(cloud)
     cloud.receive(draft(3, number=2))
     assert verdict_of(cloud.complete(work, Outcome(1, A))).token == A
+
+
+def test_nothing_is_held_back_for_drafts_that_were_left_out_of_the_round() -> None:
+    cloud = session()
+    cloud.receive(draft(2, C, D, A, continues=True))
+    assert cloud.drafts_at_hand == 3
+    work = cloud.next_work(1)
+    assert work is not None and work.tokens == (C,)
+    assert verdict_of(cloud.complete(work, Outcome(1, D))).token == D
+    # What the target drew is what was drafted: the rest is still to be examined.
+    assert cloud.drafts_at_hand == 1
+    assert work_of(cloud).tokens == (A,)
+
+
+def test_a_verdict_tells_once_how_long_a_proposal_was_here() -> None:
+    cloud = session(pacing=RUN_AHEAD)
+    cloud.receive(draft(2, C), 10.0)
+    work = work_of(cloud)
+    cloud.receive(draft(3, D, number=2), 10.5)
+    verdict = verdict_of(cloud.complete(work, Outcome(1, A), 11.25))
+    assert (verdict.proposal, verdict.held_us) == (2, 750_000)
+    work = work_of(cloud)
+    assert not verdict_of(cloud.complete(work, Outcome(0, B), 12.0)).HasField("held_us")
+    cloud.receive(draft(2, C, number=1), 12.5)  # again
+    work = work_of(cloud)
+    assert not verdict_of(cloud.complete(work, Outcome(0, B), 13.0)).HasField("held_us")
 
 
 def test_a_rejection_is_never_held_back() -> None:

@@ -78,6 +78,14 @@ def test_what_was_never_tried_is_tried_a_little_at_a_time() -> None:
     assert sum(share.of([(8, 0.8)] * 32)) == 0
 
 
+def test_prompts_in_all_forwards_do_not_keep_drafts_out() -> None:
+    share = DraftShare()
+    share.learn(5, 0.05)
+    for _ in range(3):
+        share.learn(200, 0.3, prefilled=190)
+    assert sum(share.of([(4, 0.8)] * 12, others=1, prefill=100)) == 48
+
+
 def test_what_was_dear_once_is_tried_again_later() -> None:
     share = learnt(1.0)
     assert sum(share.of([(8, 0.8)] * 4)) == 0
@@ -97,3 +105,6 @@ def test_acceptance_follows_what_was_seen_lately() -> None:
     for _ in range(60):
         seen.add(1, 0)
     assert seen.alpha < 0.2
+    for _ in range(500):  # none was examined: it may have changed
+        seen.add(0, 0)
+    assert seen.alpha == pytest.approx(0.8, abs=0.05)

@@ -300,6 +300,31 @@ async def test_a_round_that_waits_for_its_prompt_waits_in_the_queue(clock: Clock
     assert waited == pytest.approx([sum(parts[:2]), 0.0], abs=1e-3)
 
 
+# ---------------------------------------------------------------------- drafts
+
+
+@pytest.mark.parametrize(("token_s", "examined"), [(0.0, 4.0), (0.05, 0.0)])
+async def test_drafts_that_cost_everybody_more_than_they_bring_are_not_examined(
+    clock: Clock, token_s: float, examined: float
+) -> None:
+    ears, wrong = Ears(), 0
+    async with running(Device(clock, base_s=0.02, token_s=token_s), ears) as scheduler:
+        wait = pb.PACING_WAIT
+        sessions = [attached(scheduler, [1, i], pacing=wait) for i in range(4)]
+        for number in range(1, 41):
+            for session in sessions:
+                proposal = pb.Proposal(number=number, chain=number, tokens=[wrong] * 4)
+                proposal.start = session.state.frontier
+                proposal.point.SetInParent()
+                session.state.receive(proposal)
+                scheduler.wake(session)
+            await until(lambda: not any(session.state.has_work() for session in sessions))
+    late = [r.verdict.evaluated for r in ears.rounds[-20:]]
+    assert statistics.fmean(late) == pytest.approx(
+        examined, abs=1.0
+    )  # some are tried, now and then
+
+
 # --------------------------------------------------------------------- prefill
 
 
