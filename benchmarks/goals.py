@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks import system
+from benchmarks import system, theory
 from benchmarks.results import Results, Row
 
 Value = Callable[[Results], float | None]
@@ -91,18 +91,26 @@ def _disagreement(results: Results) -> float | None:
 
 
 def _from_theory(results: Results) -> float | None:
-    rows = _rows(results, "theory")
-    return _worst((100 * abs(row["against_theory"] - 1) for row in rows), high=True)
+    rows = [row for row in _rows(results, "theory") if row["draft"] == theory.SIMULATED]
+    return _worst((100 * abs(row["against_it"] - 1) for row in rows), high=True)
 
 
 _RATIOS = """\
 The goals were set for a machine on which a draft token takes 0.15 (small) and 0.23 (close) of a
-target forward. The nearer the two are, the less there is to gain: no way is faster than the draft
-writes, and a rejected draft token costs its time."""
+target forward, and for long answers. Here it takes 0.19 and 0.25, and at a target of 28 ms a round
+trip is twice as many forwards as at 56. The nearer draft and target are, the less there is to
+gain: no way is faster than the draft writes. And of 48 tokens the first ones, before drafts can
+be there, are a large part."""
+
+_BEGINNING = """\
+Here `auto` began each answer expecting a draft token to be right 4 times in 5, whatever it had
+seen in earlier ones: too little for drafts over a long link, so that short answers were streamed
+whole. It begins with what earlier answers taught since; these figures are from before. What is
+left at 50 ms are single runs of each way, whose drafts come in time or not by chance."""
 
 GOALS = (
     Goal("auto against streaming, every link and draft", _auto("auto_against_streaming"), 0.95),
-    Goal("auto against the best fixed way", _auto("auto_against_best"), 0.95),
+    Goal("auto against the best fixed way", _auto("auto_against_best"), 0.95, why=_BEGINNING),
     *(
         Goal(
             f"auto against streaming, {draft} draft, round trip {trip}",

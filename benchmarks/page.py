@@ -44,9 +44,9 @@ One verifier on one core, clients over links of 50 ms. A client’s draft takes 
 right 4 times in 5, as a model on a device of its own would; all else is real. Tokens/s are of all
 clients together, from their openings to the last token of the last.""",
     "theory": """\
-Synchronous rounds of 4 draft tokens, the real pair. By position: 1 + α₁ + α₁α₂ + …, with the
-acceptance rates seen at each place of a round. Of one α: (1−α^(γ+1))/(1−α), which takes every
-token for independent of the others; in real texts the hard ones come together.""",
+Synchronous rounds, simulated and of the real pair. Of one α: (1−α^(γ+1))/(1−α), which takes every
+token for independent of the others, as the simulation draws them; in real texts the hard ones
+come together. By place: 1 + α₁ + α₁α₂ + …, with the rates seen at each place of these rounds.""",
     "validation": """\
 `netsim validate --by relay`: the small draft, medians of several runs.""",
 }

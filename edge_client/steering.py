@@ -72,7 +72,7 @@ class Steering:
         self._most_window = max(1, min(window or limits.chain, limits.chain))
         self._most_gamma = max(1, min(gamma or MOST_GAMMA, limits.gamma, self._most_window))
         self._link = link
-        self.agreement = Agreement()
+        self.agreement = Agreement(link.alpha.value or 0.0)
         self._sent: deque[tuple[int, float]] = deque()  # numbers of proposals, and when
         self._fresh = True  # the next forward holds the prompt
         self._verdicts = 0
@@ -155,9 +155,10 @@ class Steering:
                 values = {"verify_s": forward, "queue_s": queue, "evaluated": verdict.evaluated}
                 self.record.append(values)
         self._fresh = False
-        compared = self._machine.take_compared()
+        compared, link = self._machine.take_compared(), self._link
         for item in compared:
             self.agreement.add(item.place, item.confidence, item.agreed)
+            link.alpha.add(float(item.agreed))
             if self.record is not None:
                 values = {"draft_knew": item.agreed, "position": item.position}
                 values |= {"place": item.place, "confidence": item.confidence}

@@ -88,7 +88,8 @@ class CloudSpeculation:
     def _seconds(self, batch: list[Stream], drafted: list[int]) -> float:
         models = self._models
         evaluated = len(batch) + sum(drafted)
-        seconds = self._verify() + models.overhead_s + (evaluated - 1) * models.extra_s
+        seconds = self._verify() + models.overhead_s
+        seconds += models.further_s(len(batch), sum(drafted))
         # One token of all sessions at a time, as long as any has more to draft.
         seconds += sum(self._draft() for _ in range(max(drafted)))
         prompts = [stream for stream in batch if not stream.prefilled]

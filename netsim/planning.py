@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.policy import choice, speed
-from edge_client.policy.choice import DRAFTING_GAIN, GAMMAS, Plan
+from edge_client.policy.choice import GAMMAS, Plan
 from edge_client.policy.speed import Conditions
 from edge_client.policy.threshold import last_good
 from edge_client.steering import MOST_GAMMA
@@ -56,8 +56,8 @@ class Planned:
 
     plans: the best of each edge way and of streaming. baselines: tokens/s. cloud_gamma:
     with which cloud-side speculation is fastest. chosen: what auto would run. pays: whether
-    an edge way promises more than streaming, by the margin that auto asks for. thresholds:
-    what alone would change that.
+    that drafts: a way promises more than streaming, by the margin that auto asks for.
+    thresholds: what alone would change that.
     """
 
     at: Conditions
@@ -94,9 +94,12 @@ def plan(
     def best_of(*ways: speed.Way, under: Conditions = at) -> Plan:
         return choice.choose(under, ways=ways, most_gamma=most_gamma, most_window=window)
 
+    def auto(under: Conditions) -> Plan:
+        ways = (speed.Way.STREAM, speed.Way.RUN_AHEAD, speed.Way.PIPELINE, speed.Way.SYNC)
+        return best_of(*ways, under=under)
+
     def pays(under: Conditions) -> bool:
-        alone = speed.expected_speed(speed.Way.STREAM, 0, under)
-        return best_of(*DRAFTING, under=under).speed >= alone * DRAFTING_GAIN
+        return auto(under).way is not speed.Way.STREAM
 
     plans = {way: best_of(way) for way in speed.Way}
     cloud_gamma, cloud = _in_cloud(at, at.draft_s if cloud_draft_s is None else cloud_draft_s)
@@ -105,9 +108,8 @@ def plan(
         Way.STREAM: plans[speed.Way.STREAM].speed,
         Way.CLOUD: cloud,
     }
-    chosen = best_of(speed.Way.STREAM, speed.Way.RUN_AHEAD, speed.Way.PIPELINE, speed.Way.SYNC)
     thresholds = tuple(_thresholds(at, pays))
-    return Planned(at, plans, baselines, cloud_gamma, chosen, pays(at), thresholds)
+    return Planned(at, plans, baselines, cloud_gamma, auto(at), pays(at), thresholds)
 
 
 def _in_cloud(at: Conditions, draft_s: float) -> tuple[int, float]:

@@ -30,7 +30,8 @@ MOST_WINDOW = 100_000
 
 _MODELS = (
     "record", "draft_ms", "draft_spread", "verify_ms", "verify_spread", "extra_ms",
-    "prefill_ms", "draft_prefill_ms", "cloud_draft_ms", "cloud_draft_spread", "overhead_ms",
+    "batch_ms", "prefill_ms", "draft_prefill_ms", "cloud_draft_ms", "cloud_draft_spread",
+    "overhead_ms",
 )  # fmt: skip
 _ACCEPTANCE = ("record", "alpha", "hard_alpha", "hard_share", "hard_length")
 _RUN = ("ways", "gamma", "window", "tokens", "prompt", "clients", "connect", "seeds", "seed")
@@ -202,6 +203,7 @@ def _models(table: Table, folder: Path) -> Models:
         draft_prefill_s=table.number("draft_prefill_ms", 0.0) / 1e3,
         cloud_draft=_duration(table, "cloud_draft") if "cloud_draft_ms" in table else None,
         overhead_s=table.number("overhead_ms", 0.0) / 1e3,
+        batch_s=table.number("batch_ms", 0.0) / 1e3,
     )
 
 

@@ -51,7 +51,8 @@ class Models:
     """Times of draft and target.
 
     draft: of a draft token on the edge. verify: of a target forward with one token.
-    extra_s: what each further token adds to a forward. prefill_s: of each prompt token in the
+    extra_s: what each further token adds to a forward. batch_s: what it takes longer once it has
+    draft tokens, however few, as on a CPU. prefill_s: of each prompt token in the
     cloud. draft_prefill_s: of each prompt token on the edge. cloud_draft: of a draft token
     where the cloud drafts itself. overhead_s: of a round outside the models, in the cloud.
     """
@@ -59,6 +60,7 @@ class Models:
     draft: Duration
     verify: Duration
     extra_s: float = 0.0
+    batch_s: float = 0.0
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0
     cloud_draft: Duration | None = None
@@ -68,6 +70,11 @@ class Models:
     def constant(cls, draft_s: float, verify_s: float, extra_s: float = 0.0) -> Models:
         """Models whose times never vary, and whose prompts cost nothing."""
         return cls(Duration(draft_s), Duration(verify_s), extra_s)
+
+    def further_s(self, sessions: int, drafts: int) -> float:
+        """What a forward of several sessions takes longer than one with one token."""
+        batch_s = self.batch_s if drafts else 0.0
+        return batch_s + (sessions + drafts - 1) * self.extra_s
 
     def forward_s(self, tokens: int) -> float:
         """Mean time of a forward with so many tokens."""

@@ -95,8 +95,9 @@ class Verifier:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            evaluated = sum(len(work.tokens) + 1 for _, work in batch)
-            seconds = self._verify() + models.overhead_s + (evaluated - 1) * models.extra_s
+            drafts = sum(len(work.tokens) for _, work in batch)
+            evaluated = len(batch) + drafts
+            seconds = self._verify() + models.overhead_s + models.further_s(len(batch), drafts)
             prompts = [seat for seat, _ in batch if not seat.prefilled]
             for seat in prompts:
                 seat.prefilled = True

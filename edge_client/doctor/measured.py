@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edge_client.policy.estimates import PROPOSAL_S
 from edge_client.policy.speed import Conditions
-
-_PROPOSAL_S = 1e-3
-"""What a proposal is taken to cost on its way, as the policy takes it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Measured:
             verify_s=max(self.forward_s, 1e-6),
             extra_s=extra,
             rtt_s=trip.median_s,
-            message_s=_PROPOSAL_S,
+            message_s=PROPOSAL_S,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from edge_client.policy.speed import Conditions
 from specwire.forward_line import forward_line
 
-_PROPOSAL_S = 2e-3
+PROPOSAL_S = 2e-3
 """What a proposal is taken to cost on its way, whatever its size."""
 
 _EXTRA = 0.02
@@ -27,12 +27,12 @@ _SHORT_RTT_S = 0.02
 class Average:
     """A running mean, which forgets.
 
-    The first values weigh as in a plain mean, later ones `gain`.
+    The first values weigh as in a plain mean, later ones `gain`. `start` weighs as `seen` values.
     """
 
-    def __init__(self, gain: float, start: float | None = None) -> None:
+    def __init__(self, gain: float, start: float | None = None, *, seen: int = 0) -> None:
         self._gain = gain
-        self._seen = 0
+        self._seen = seen
         self._mean = start
 
     @property
@@ -51,9 +51,9 @@ class Average:
 
 
 class LinkEstimates:
-    """Times of one draft, one verifier and the link: they outlive a session.
+    """Times of one draft, one verifier and the link, and how well the models agree.
 
-    All in seconds. Nothing here depends on what is being written.
+    They outlive a session. Times are in seconds, and don't depend on what is being written.
 
     taking_turns: draft and target compute on the same cores, so that neither gains by
         working while the other does.
@@ -65,6 +65,8 @@ class LinkEstimates:
         self.draft = Average(0.05)
         self.queue = Average(0.1, 0.0)
         """What a round waits for its forward where the cloud waits for drafts: others' forwards."""
+        self.alpha = Average(0.01, 0.8, seen=16)
+        """Part of the draft tokens that the target agreed with, whatever the text."""
         self._drafted: deque[tuple[int, float]] = deque(maxlen=32)
         # Forwards without drafts are few, or none, while the cloud waits for drafts.
         self._plain: deque[float] = deque(maxlen=8)
@@ -129,16 +131,19 @@ class Agreement:
     """How often draft and target agree, by place in the chain, and by how sure the draft is.
 
     Old tokens weigh less than new ones, so that a text which changes its kind is noticed.
+
+    Args:
+        expected: how often they agree where nothing was seen yet.
     """
 
     PLACES = 16
     _MEMORY = 0.99
-    _PRIOR = 0.8
     _PRIOR_WEIGHT = 3.0
     _HEAVIEST = 1e12
     _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 
-    def __init__(self) -> None:
+    def __init__(self, expected: float = 0.8) -> None:
+        self._expected = expected
         # Instead of making all that is old lighter, each token weighs more than the one before.
         self._weight = 1.0
         self._agreed = [0.0] * self.PLACES
@@ -177,7 +182,7 @@ class Agreement:
     def alpha(self) -> float:
         """Acceptance rate over all places."""
         prior = self._PRIOR_WEIGHT * self._weight
-        return (self._all_agreed + prior * self._PRIOR) / (self._all_seen + prior)
+        return (self._all_agreed + prior * self._expected) / (self._all_seen + prior)
 
     def alphas(self) -> Sequence[float]:
         """Acceptance rate by place; where little is known, near that of all places."""
@@ -209,5 +214,5 @@ def conditions(link: LinkEstimates, agreement: Agreement) -> Conditions | None:
         extra_s=extra,
         rtt_s=max(rtt, 0.0),
         queue_s=link.queue.value or 0.0,
-        message_s=_PROPOSAL_S,
+        message_s=PROPOSAL_S,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.policy import speed
+from edge_client.policy.estimates import PROPOSAL_S
 from edge_client.policy.speed import Conditions
 from edge_client.steering import MOST_GAMMA
 from netsim import axes, planning
@@ -28,8 +29,6 @@ from netsim.words import NAMES, times, verdicts
 from specwire.errors import BadRequest
 
 _NEEDED = {"draft_ms": "--draft-ms", "verify_ms": "--verify-ms", "alpha": "--alpha"}
-PROPOSAL_S = 1e-3
-"""What a proposal is taken to cost on its way, as the policy takes it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -191,7 +190,8 @@ def verdict(planned: Planned, found: Comparison) -> Iterator[str]:
     """What to run. Where speed model and simulation part, the simulation knows more."""
     chosen, best = planned.chosen, found.best_edge
     assert best is not None
-    promised = planned.best.speed / planned.baselines[Way.STREAM]
+    promising = chosen if planned.pays else planned.best
+    promised = promising.speed / planned.baselines[Way.STREAM]
     simulated = found.speedup(best.way, Way.STREAM)
     if planned.pays == _pays(found):
         if planned.pays:

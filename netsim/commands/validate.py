@@ -28,7 +28,7 @@ from specwire.errors import BadRequest, SpecwireError
 from specwire.limits import Limits
 
 PROFILES = ("ethernet", "wifi-good", "5g", "4g-good", "4g-weak", "leo")
-WAYS = (Way.STREAM, Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
+WAYS = (Way.STREAM, Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD)
 DRAFT = "builtin:smollm2-q2"
 GAMMA = 4
 MOST_GAMMA = Limits(context=1).gamma

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from netsim.links.direction import Direction
 from netsim.links.gaps import Gaps
@@ -20,7 +21,10 @@ def described(link: LinkModel, *, varied: Collection[str] = ()) -> str:
     named = _named(link.name)
     usual = named or NOTHING
     words = [] if "rtt_ms" in varied else [f"round trip {link.rtt_s * 1e3:.4g} ms"]
-    differs = [_told(link, usual, tell) for axis, tell in _TELLERS.items() if axis not in varied]
+    tellers = dict(_TELLERS)
+    if "burst" in varied:
+        tellers["loss"] = partial(_loss, bursts=False)
+    differs = [_told(link, usual, tell) for axis, tell in tellers.items() if axis not in varied]
     words += [each for each in differs if each]
     changed = any(differs) or abs(link.rtt_s - usual.rtt_s) > 1e-9
     with_ = "with " if named is not None and changed else ""
@@ -61,11 +65,11 @@ def _queue(way: Direction) -> str:
     return f"a queue of {way.queue_bytes / 1e3:.4g} kB"
 
 
-def _loss(way: Direction) -> str:
+def _loss(way: Direction, *, bursts: bool = True) -> str:
     if not way.loss:
         return "no loss"
-    bursts = "" if way.loss.burst is None else f" in bursts of {way.loss.burst:.4g}"
-    return f"{way.loss.rate * 100:.4g} % lost{bursts}"
+    told = f"{way.loss.rate * 100:.4g} % lost"
+    return f"{told} in bursts of {way.loss.burst:.4g}" if bursts and way.loss.burst else told
 
 
 def _gaps(gaps: Gaps, what: str) -> str:

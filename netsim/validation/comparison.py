@@ -6,15 +6,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edge_client.policy.estimates import LinkEstimates
 from netsim.acceptance import Acceptance
 from netsim.links import LinkModel
 from netsim.real import Measured
-from netsim.scenario import Run, Scenario, Way
+from netsim.scenario import Scenario, Way
 from netsim.simulation import simulate
 from netsim.text import table
 from netsim.times import Duration, Models
-from netsim.validation.observed import WARM_UP, WARM_UP_TOKENS, Observed
+from netsim.validation.observed import Observed
 
 OVERHEAD_S = 0.7e-3
 """Of a round outside the two models, both ends together, as benchmarks/service measures it."""
@@ -66,12 +65,13 @@ def _simulated(item: Observed, link: LinkModel) -> float:
     """Tokens/s of the simulation, with the models' times and agreement as in that run."""
     real = item.measured
     drafted = [entry["draft_s"] for entry in real.record if "draft_s" in entry]
-    verify, extra = _forward_times(real)
+    verify, batch, extra = _forward_times(real)
     knew = _knew(real)
     models = Models(
         draft=Duration(statistics.mean(drafted)) if drafted else Duration(0.0),
         verify=Duration(verify),
         extra_s=extra,
+        batch_s=batch,
         draft_prefill_s=item.draft_prefill_s / real.prompt_tokens if drafted else 0.0,
         overhead_s=OVERHEAD_S,
     )
@@ -84,30 +84,37 @@ def _simulated(item: Observed, link: LinkModel) -> float:
         tokens=len(real.token_ids),
         prompt=real.prompt_tokens,
     )
-    simulated = (_run(replace(scenario, seed=seed)) for seed in range(LUCK))
+    simulated = (simulate(replace(scenario, seed=seed))[0] for seed in range(LUCK))
     return statistics.median(run.tokens_per_s for run in simulated)
 
 
-def _run(scenario: Scenario) -> Run:
-    """One session, of a client that has had its first answer, as the measured one has."""
-    link = LinkEstimates()
-    if scenario.way is Way.AUTO:  # fixed ways make no use of what was learnt
-        first = replace(scenario, way=WARM_UP, gamma=None, tokens=WARM_UP_TOKENS)
-        simulate(first, link=link)
-    return simulate(scenario, link=link)[0]
-
-
-def _forward_times(real: Measured) -> tuple[float, float]:
-    """Seconds of a forward with one token, and those that each draft token adds."""
+def _forward_times(real: Measured) -> tuple[float, float, float]:
     forwards = [
         (int(entry["evaluated"]), entry["verify_s"] + entry["queue_s"])
         for entry in real.record
         if "verify_s" in entry
     ]
-    return forward_times(forwards) if forwards else (_streaming_s(real), 0.0)
+    return forward_times(forwards) if forwards else (_streaming_s(real), 0.0, 0.0)
 
 
-def forward_times(forwards: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def forward_times(forwards: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
+    """Seconds of a forward without drafts, those that any add, and those that each adds.
+
+    Of those without drafts the mean, of the others the nearest line. Where only one kind was
+    seen, or that line would begin below the mean, the nearest line through all.
+    """
+    plain = [seconds for count, seconds in forwards if not count]
+    drafted = [(count, seconds) for count, seconds in forwards if count]
+    if plain and drafted:
+        verify = statistics.mean(plain)
+        begins, extra = _line(drafted)
+        if begins > verify:
+            return verify, begins - verify, extra
+    verify, extra = _line(forwards)
+    return verify, 0.0, extra
+
+
+def _line(forwards: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """The line through draft tokens and seconds of forwards, by least squares.
 
     A draft token adds something, and not more than a forward with one token takes: of the

@@ -86,7 +86,7 @@ async def _measure(task: Task) -> list[Observed]:
         prefill_s = _draft_prefill_s(task.draft, first.prompt_tokens)
         for seed in range(task.runs):
             for way in task.ways:
-                gamma = None if way in (Way.STREAM, Way.AUTO) else task.gamma
+                gamma = None if way is Way.STREAM else task.gamma
                 measured = await generate(
                     client,
                     task.address,

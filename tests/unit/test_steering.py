@@ -189,3 +189,24 @@ def test_no_more_than_the_window_is_under_way(mode: Mode) -> None:
     pair = Pair(mode, target_token, window=2)
     pair.play()
     assert pair.longest <= 2 and pair.furthest <= 2
+
+
+@pytest.mark.parametrize(("agreed", "way"), [(True, Way.RUN_AHEAD), (False, Way.STREAM)])
+def test_a_text_begins_with_what_earlier_ones_taught(agreed: bool, way: Way) -> None:
+    link = LinkEstimates()
+    link.add_draft(0.01)
+    link.add_rtt(0.3)
+    for count in (0, 4):
+        link.add_forward(count, 0.03)
+
+    def first() -> Way:
+        request = SessionRequest((1, 2), 1, 400, SamplingParams(temperature=0.0))
+        machine = EdgeSession(request, Drafting(gamma=0))
+        mode, limits = Mode.AUTO, LIMITS
+        steering = Steering(machine, mode=mode, gamma=None, window=None, limits=limits, link=link)
+        return steering.plan.way
+
+    assert first() is Way.STREAM  # nothing is known of the draft, and the link is long
+    for _ in range(100):
+        link.alpha.add(float(agreed))
+    assert first() is way

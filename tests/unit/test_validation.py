@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from edge_client.policy.estimates import LinkEstimates
@@ -103,18 +101,6 @@ def test_a_run_that_follows_the_model_is_simulated_alike(way: Way) -> None:
     assert found.disagreement == pytest.approx(0.0, abs=0.02)
 
 
-def test_auto_is_simulated_for_a_client_that_has_had_an_answer() -> None:
-    link, known = LinkModel.symmetric(0.002), LinkEstimates()
-    models = Models.constant(0.01, 0.05, 0.002)
-    scenario = Scenario(link, models, Acceptance.steady(0.7), Way.AUTO, tokens=64)
-    first = replace(scenario, way=Way.SYNC, tokens=16)
-    simulate(first, link=known)
-    (found,) = compare(link, "relay", [record_of(scenario, known)])
-    assert found.disagreement == pytest.approx(0.0, abs=0.02)
-    (unknowing,) = compare(link, "relay", [record_of(scenario)])
-    assert abs(unknowing.disagreement) > 0.01
-
-
 def test_streaming_is_timed_by_its_tokens() -> None:
     link = LinkModel.symmetric(0.1)
     arrivals = [Arrival(0.15 + 0.05 * i, "x", "run-ahead") for i in range(64)]
@@ -139,8 +125,8 @@ def test_streaming_is_timed_by_its_tokens() -> None:
 def test_the_line_through_forwards_is_the_nearest_that_can_be(
     forwards: list[tuple[int, float]], verify: float, extra: float
 ) -> None:
-    found = forward_times(forwards)
-    assert found == pytest.approx((verify, extra))
+    assert forward_times(forwards) == pytest.approx((verify, 0.0, extra))
+    found = verify, extra
 
     def distance(verify: float, extra: float) -> float:
         return sum((verify + n * extra - s) ** 2 for n, s in forwards)
@@ -149,6 +135,11 @@ def test_the_line_through_forwards_is_the_nearest_that_can_be(
     for step in (1e-4, -1e-4):
         for base, add in ((found[0] + step, found[1]), (found[0], found[1] + step)):
             assert not 0 <= add <= base or distance(base, add) >= nearest
+
+
+def test_what_any_draft_adds_to_a_forward_is_told_from_what_each_does() -> None:
+    forwards = [(0, 0.040), (0, 0.042), (2, 0.068), (4, 0.070), (6, 0.072)]
+    assert forward_times(forwards) == pytest.approx((0.041, 0.025, 0.001))
 
 
 def test_what_is_told_names_the_furthest() -> None:
