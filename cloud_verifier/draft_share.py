@@ -71,14 +71,14 @@ class DraftShare:
             self._forwards.append((tokens, seconds))
 
     def of(
-        self, sessions: Sequence[tuple[int, float]], *, others: int = 0, prefill: int = 0
+        self, sessions: Sequence[tuple[int, float]], *, others: int = 0, fixed: int = 0
     ) -> list[int]:
         """Draft tokens to examine of each session.
 
         Args:
             sessions: the draft tokens at hand of each that has a round, and its acceptance rate.
             others: sessions that the forward keeps waiting without a round, for their prompts.
-            prefill: prompt tokens in the forward.
+            fixed: tokens in the forward besides: of prompts, and drafts that are examined anyway.
         """
         at_hand = [count for count, _ in sessions]
         everyone = len(sessions) + others
@@ -87,8 +87,8 @@ class DraftShare:
         # Nothing is taken to cost anything until it was seen to: so it is tried, and seen,
         # but not much more of it at once than before.
         base_s, token_s = forward_line(self._forwards)
-        forward_s = base_s + token_s * (len(sessions) + prefill)
-        room = 2 * max(*self._sizes, len(sessions)) - len(sessions) - prefill
+        forward_s = base_s + token_s * (len(sessions) + fixed)
+        room = 2 * max(*self._sizes, len(sessions)) - len(sessions) - fixed
         sizes = {tokens for tokens, _ in self._forwards}
         if len(sizes) == 1 and len(self._forwards) >= _ALIKE:
             # They tell nothing of what a token costs.

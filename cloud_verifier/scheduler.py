@@ -41,6 +41,14 @@ class _Share:
     examines: bool
     work: Work | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether all drafts are examined, whatever they cost.
+
+        A call gets one verdict, and where the text follows drafts it must not follow the load.
+        """
+        return self.session.calls or self.session.state.follows_drafts
+
 
 class Scheduler:
     """Feeds the engine from the session table.
@@ -142,14 +150,24 @@ class Scheduler:
                 chosen.append(_Share(session, prefill, examines))
                 budget -= prefill
         rounds = [share for share in chosen if share.examines]
+        whole = [share for share in rounds if share.whole]
+        for share in whole:
+            share.work = share.session.state.next_work()
         drafts = self._drafts.of(
-            [(s.session.state.drafts_at_hand, s.session.drafts.alpha) for s in rounds],
+            [
+                (
+                    0 if share.whole else share.session.state.drafts_at_hand,
+                    share.session.drafts.alpha,
+                )
+                for share in rounds
+            ],
             others=len(wanting) - len(rounds),
-            prefill=sum(share.prefill for share in chosen),
+            fixed=sum(share.prefill for share in chosen)
+            + sum(len(share.work.tokens) for share in whole if share.work is not None),
         )
         for share, most in zip(rounds, drafts, strict=True):
-            # A call gets one verdict, so all of its drafts are examined in one round.
-            share.work = share.session.state.next_work(None if share.session.calls else most)
+            if not share.whole:
+                share.work = share.session.state.next_work(most)
         for share in chosen:
             share.session.running = True
         return [(share.session, _job(share)) for share in chosen]

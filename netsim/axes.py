@@ -16,13 +16,15 @@ from netsim.scenario import Scenario, Way
 from netsim.text import plain
 from netsim.times import Duration
 from specwire.errors import BadRequest
+from specwire.limits import Limits
 
 Value: TypeAlias = "float | int | str | None"
 """Of an axis; None stands for "left to the policy" with γ, for "without limit" with a rate,
 for "independent" with bursts of loss."""
 
 MOST_CLIENTS = 1024
-MOST_GAMMA = 64
+MOST_GAMMA = Limits(context=1).gamma
+"""What the verifier takes: a longer proposal would not be what is simulated."""
 
 
 @dataclass(frozen=True)

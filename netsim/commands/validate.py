@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from edge_client.render import notice
+from netsim.axes import MOST_GAMMA
 from netsim.catalogue import profile_named
 from netsim.commands.flags import at_least_one
 from netsim.links import LinkModel
@@ -25,14 +26,11 @@ from netsim.validation.comparison import Comparison, compare, told
 from netsim.validation.namespaces import ADDRESSES, Cable, Unavailable
 from netsim.validation.observed import Observed, Task, observe
 from specwire.errors import BadRequest, SpecwireError
-from specwire.limits import Limits
 
 PROFILES = ("ethernet", "wifi-good", "5g", "4g-good", "4g-weak", "leo")
 WAYS = (Way.STREAM, Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD)
 DRAFT = "builtin:smollm2-q2"
 GAMMA = 4
-MOST_GAMMA = Limits(context=1).gamma
-"""What the verifier takes: a longer proposal would not be what is simulated."""
 BY = ("relay", "netem")
 
 LEAST_ROUNDS = 3

@@ -364,6 +364,16 @@ class CloudSession:
         room = self.max_frontier - self.frontier - 1
         return min(len(self._chain.tokens), self._limits.gamma, room)
 
+    @property
+    def follows_drafts(self) -> bool:
+        """Whether the text follows from seed and drafts alone, if all of them are examined.
+
+        Where fewer are, it is as good a text, but another one: it would depend on the load.
+        """
+        request = self.request
+        fixed = request.mode == pb.VERIFICATION_MODE_COUPLED or request.sampling.greedy
+        return not fixed and self.pacing != pb.PACING_RUN_AHEAD
+
     def next_work(self, most: int | None = None) -> Work | None:
         """What to examine now, or None if there is nothing to do.
 

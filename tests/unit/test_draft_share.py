@@ -65,7 +65,7 @@ def test_prompts_in_the_forward_and_sessions_that_wait_for_theirs_count() -> Non
     sessions = [(8, 0.8)] * 4
     assert sum(share.of(sessions, others=12)) < sum(share.of(sessions))
     # Where a forward is long anyway, a draft token adds less to it.
-    assert sum(share.of(sessions, others=12, prefill=64)) > sum(share.of(sessions, others=12))
+    assert sum(share.of(sessions, others=12, fixed=64)) > sum(share.of(sessions, others=12))
 
 
 def test_what_was_never_tried_is_tried_a_little_at_a_time() -> None:
@@ -83,7 +83,7 @@ def test_prompts_in_all_forwards_do_not_keep_drafts_out() -> None:
     share.learn(5, 0.05)
     for _ in range(3):
         share.learn(200, 0.3, prefilled=190)
-    assert sum(share.of([(4, 0.8)] * 12, others=1, prefill=100)) == 48
+    assert sum(share.of([(4, 0.8)] * 12, others=1, fixed=100)) == 48
 
 
 def test_what_was_dear_once_is_tried_again_later() -> None:
