@@ -179,7 +179,7 @@ def test_commands(verifier: VerifierThread, draft: str) -> None:
 
 
 def test_a_resize_in_the_middle_leaves_nothing_behind(slow: VerifierThread, draft: str) -> None:
-    with chat(slow, draft, rows=12, columns=60) as terminal:
+    with chat(slow, draft, rows=12, columns=70) as terminal:
         terminal.wait(READY)
         terminal.send("go\r")
         terminal.wait("a round trip")
