@@ -370,9 +370,13 @@ class CloudSession:
 
         Where fewer are, it is as good a text, but another one: it would depend on the load.
         """
+        return not self._fixed and self.pacing != pb.PACING_RUN_AHEAD
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether seed and target alone decide the text."""
         request = self.request
-        fixed = request.mode == pb.VERIFICATION_MODE_COUPLED or request.sampling.greedy
-        return not fixed and self.pacing != pb.PACING_RUN_AHEAD
+        return request.mode == pb.VERIFICATION_MODE_COUPLED or request.sampling.greedy
 
     def next_work(self, most: int | None = None) -> Work | None:
         """What to examine now, or None if there is nothing to do.
@@ -407,9 +411,7 @@ class CloudSession:
         were left out because each costs everybody time: then a round is to yield what it can.
         """
         chain, count = self._chain, len(work.tokens)
-        if self._cut:
-            return False
-        if self.request.mode == pb.VERIFICATION_MODE_COUPLED or self.request.sampling.greedy:
+        if self._cut or self._fixed:
             return False
         if not count or chain.id != work.chain or work.start + count >= self.max_frontier - 1:
             return False
