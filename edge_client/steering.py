@@ -13,7 +13,7 @@ from typing import Any
 from edge_client.options import WAYS, Mode
 from edge_client.policy.choice import Plan, choose
 from edge_client.policy.estimates import Agreement, LinkEstimates, conditions
-from edge_client.policy.speed import Way
+from edge_client.policy.speed import Conditions, Way
 from specwire.drafting import Drafting
 from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
@@ -89,7 +89,7 @@ class Steering:
     def _first_plan(self) -> Plan:
         known = conditions(self._link, self.agreement)
         if known is not None:
-            return self._chosen(None)
+            return self._chosen(known, None)
         if self._ways is _IN_TURN:
             self._patience = _FIRST_PROBE
             return Plan(Way.STREAM, 0, 1)
@@ -195,16 +195,15 @@ class Steering:
             return
         if self.plan.speed > 0 and self._verdicts < _RECONSIDER and not self._probing:
             return
-        if conditions(self._link, self.agreement) is None:
+        known = conditions(self._link, self.agreement)
+        if known is None:
             return
         self._probing = False
         self._verdicts = self._committed = 0
-        self.plan = self._chosen(self.plan if self.plan.speed > 0 else None)
+        self.plan = self._chosen(known, self.plan if self.plan.speed > 0 else None)
         self._apply()
 
-    def _chosen(self, current: Plan | None) -> Plan:
-        known = conditions(self._link, self.agreement)
-        assert known is not None
+    def _chosen(self, known: Conditions, current: Plan | None) -> Plan:
         return choose(
             known,
             ways=self._ways,

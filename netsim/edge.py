@@ -67,7 +67,6 @@ class Edge:
                 link=link or LinkEstimates(),
             )
         self._wait: simpy.Event | None = None
-        self._roots: dict[int, int] = {}
         self._seed = scenario.seed
         self._prompt = scenario.prompt
         self.run = Run(scenario.way)
@@ -75,19 +74,20 @@ class Edge:
 
     def receive(self, frame: Any) -> None:
         """Take a frame of the cloud's."""
-        machine, now = self._machine, self._env.now
+        machine, steering, now = self._machine, self._steering, self._env.now
         if isinstance(frame, pb.Opened):
             machine.on_opened(frame)
-            if self._steering is not None:
-                self._steering.opened()
+            if steering is not None:
+                steering.opened()
                 self._env.process(self._draft(self._prompt))
         elif frame.HasField("verdict"):
-            committed = machine.on_verdict(frame.verdict)
-            self.run.arrivals.extend([now] * len(committed))
-            if self._steering is not None:
-                way = str(self._steering.plan.way)
-                self.run.ways[way] = self.run.ways.get(way, 0) + len(committed)
-                self._steering.verdict(frame.verdict, now)
+            verdict, run = frame.verdict, self.run
+            committed = len(machine.on_verdict(verdict))
+            run.arrivals.extend([now] * committed)
+            if steering is not None:
+                way = steering.plan.way
+                run.ways[way] = run.ways.get(way, 0) + committed
+                steering.verdict(verdict, now)
         else:
             machine.on_finished(frame.finished)
             counts, run = machine.counts, self.run
@@ -113,19 +113,21 @@ class Edge:
         sample = self._models.draft.sampler(random.Random(f"draft {self._seed}"))
         if prompt and self._models.draft_prefill_s:
             yield env.timeout(prompt * self._models.draft_prefill_s)
-        roots, knows, first = self._roots, self._knows, len(PROMPT)
+        knows, first = self._knows, len(PROMPT)
+        chain = root = -1
         while machine.finished is None:
             wanted = machine.draft_wanted()
             if wanted is None:
                 self._wait = env.event()
                 yield self._wait
                 continue
-            chain, position = wanted.chain, wanted.start
-            place = position - roots.setdefault(chain, position)
+            position = wanted.start
+            if wanted.chain != chain:
+                chain, root = wanted.chain, position
             began = env.now
             seconds = sample()
             yield env.timeout(seconds)
-            right = knows(position - first, place)
+            right = knows(position - first, position - root)
             chance = steering.drafted(CONFIDENCE, seconds)
             taken = machine.add_draft(
                 chain, draft_token(position, right), None, confidence=CONFIDENCE, chance=chance

@@ -71,7 +71,9 @@ class _Wire:
     def send(self, size: int, then: Any, *args: Any) -> tuple[float, float]:
         """Send a message of `size` bytes; returns when it left and when it arrives."""
         now = self._env.now
-        arrival = max(self._way.send(now, wire_bytes(size)), self._last)
+        arrival = self._way.send(now, wire_bytes(size))
+        if arrival < self._last:
+            arrival = self._last
         delay = arrival - now
         while now + delay < arrival:  # by rounding: it would overtake one that is there then
             delay = math.nextafter(delay, math.inf)

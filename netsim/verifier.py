@@ -30,7 +30,7 @@ def draft_token(position: int, knows: bool) -> int:
     return token if knows else (token + 1) % SIZE
 
 
-@dataclass
+@dataclass(eq=False)
 class Seat:
     """One session at the verifier.
 
@@ -95,7 +95,7 @@ class Verifier:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            drafts = sum(len(work.tokens) for _, work in batch)
+            drafts = sum([len(work.tokens) for _, work in batch])
             evaluated = len(batch) + drafts
             seconds = self._verify() + models.overhead_s + models.further_s(len(batch), drafts)
             prompts = [seat for seat, _ in batch if not seat.prefilled]
@@ -116,8 +116,8 @@ class Verifier:
                 seat.drafts.add(frames[0].verdict.examined, frames[0].verdict.accepted)
                 seat.send(frames)
                 seat.ready = env.now if seat.session.has_work() else None
-            if any(seat.session.ended for seat in self._seats):
-                self._seats = [seat for seat in self._seats if not seat.session.ended]
+                if seat.session.ended:
+                    self._seats.remove(seat)
 
 
 def _examine(work: Work, seconds: float, queue: float) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,8 +19,6 @@ AS_GOOD = 0.985
 """Of the best speed: where verdicts are not waited for, longer proposals that promise so much
 are taken, for each costs both ends and a radio some work."""
 _LONGEST_WINDOW = 96
-_HOPELESS = 0.02
-"""A draft token that is less likely to be committed than this is not worth a battery."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def choose(
             best = plan
     if best is None:
         raise ValueError("there is no way to choose from")
-    if current is not None:
+    if current is not None and (current.way, current.gamma) != (best.way, best.gamma):
         kept = _plan(current.way, current.gamma, conditions, most_window)
         # Drafts that promise nothing are given up at once.
         gain = 1.0 if best.way is Way.STREAM else SWITCH_GAIN
@@ -111,6 +108,4 @@ def _window(way: Way, gamma: int, at: Conditions) -> int:
     if way in (Way.SYNC, Way.STREAM):
         return gamma
     needed = int((at.rtt_s + 2 * at.verify_s) / at.draft_s) + 2 * gamma
-    # Chances only fall, so the list is in order when read from its end.
-    hopeless = bisect.bisect_left(at.survival, -_HOPELESS, key=lambda chance: -chance)
-    return min(needed, _LONGEST_WINDOW, max(hopeless - 1, 2 * gamma))
+    return min(needed, _LONGEST_WINDOW, max(at.hopeful, 2 * gamma))

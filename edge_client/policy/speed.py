@@ -9,6 +9,7 @@ of acceptance rates. Speed is the expected tokens of a span over its expected ti
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,8 @@ from itertools import accumulate, chain, islice, repeat
 
 _NEGLIGIBLE = 1e-4
 """A span that is less likely to go on than this is not followed further."""
+_HOPELESS = 0.02
+"""A draft token that is less likely to be committed than this is not worth a battery."""
 _MOST_FORWARDS = 48
 """Of one span. With acceptance rates near 1 the rest goes on as the last ones did."""
 _MOST_TOKENS = 512
@@ -81,6 +84,12 @@ class Conditions:
             if chance < _NEGLIGIBLE:
                 break
         return chances
+
+    @cached_property
+    def hopeful(self) -> int:
+        """How many draft tokens of a chain are likely enough to be committed to draft them."""
+        # Chances only fall, so the list is in order when read from its end.
+        return bisect.bisect_left(self.survival, -_HOPELESS, key=lambda chance: -chance) - 1
 
     @cached_property
     def expected(self) -> Sequence[float]:

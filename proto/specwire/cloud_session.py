@@ -24,6 +24,8 @@ from specwire.text import StopMatcher
 from specwire.v1 import verifier_pb2 as pb
 from specwire.vocabulary import Vocabulary
 
+_PACINGS = frozenset((pb.PACING_UNSPECIFIED, pb.PACING_WAIT, pb.PACING_RUN_AHEAD))
+
 
 class Work(NamedTuple):
     """Examine this: draft tokens after the frontier, possibly none.
@@ -121,7 +123,9 @@ class CloudSession:
         """Committed tokens of the positions start … stop−1."""
         prompt = self.request.prompt
         cut = len(prompt)
-        return [*prompt[start:stop], *self._output[max(start - cut, 0) : max(stop - cut, 0)]]
+        if start >= cut:
+            return self._output[start - cut : max(stop - cut, 0)]
+        return [*prompt[start:stop], *self._output[: max(stop - cut, 0)]]
 
     def usage(self) -> pb.Usage:
         """Counts so far, as a copy."""
@@ -240,7 +244,7 @@ class CloudSession:
                 f"a proposal of {count} draft tokens; the limit (gamma) is {limits.gamma}",
                 frontier=self.frontier,
             )
-        if proposal.pacing not in (pb.PACING_UNSPECIFIED, pb.PACING_WAIT, pb.PACING_RUN_AHEAD):
+        if proposal.pacing not in _PACINGS:
             raise BadRequest(f"pacing {proposal.pacing} is unknown", frontier=self.frontier)
         if proposal.start < len(self.request.prompt):
             raise Unconnected(

@@ -329,17 +329,19 @@ class EdgeSession:
         if not self._going or self._offline:
             return None
         chain, frontier = self._chains.current, self.frontier
-        first = max(chain.sent_end, frontier)
+        first = chain.sent_end if chain.sent_end > frontier else frontier
         if chain.tail > first:
             return self._send(first, min(chain.tail - first, self._burst))
         if self._pacing.due:
             return self._proposal(frontier)
         unsent = chain.end - first
         if unsent:
-            gamma = max(self.drafting.gamma, 1)
-            may = self.drafting.pipeline or not self.waiting
-            ready = may and (unsent >= gamma or self._room() <= 0)
-            return self._send(first, min(unsent, gamma)) if ready else None
+            if self.waiting and not self.drafting.pipeline:
+                return None
+            gamma = self.drafting.gamma or 1
+            if unsent >= gamma:
+                return self._send(first, gamma)
+            return self._send(first, unsent) if self._room() <= 0 else None
         if self._pacing.needs_asking and not self.waiting and self._room() <= 0:
             self._pacing.ask(frontier)
             return self._proposal(frontier)
@@ -364,7 +366,8 @@ class EdgeSession:
         if tokens and self.request.mode != pb.VERIFICATION_MODE_COUPLED:
             encode_q(proposal, [row for row in rows if row is not None], self._weight_bits)
         # Promise more only where more will be drafted without waiting for a verdict.
-        more = chain.tail > max(chain.sent_end, self.frontier)
-        proposal.continues = more or (self.drafting.pipeline and self._room() > 0)
+        proposal.continues = (self.drafting.pipeline and self._room() > 0) or (
+            chain.tail > max(chain.sent_end, self.frontier)
+        )
         self._pacing.tell(proposal)
         return proposal

@@ -21,13 +21,13 @@ def forward_line(
         longest: no forward is taken to have lasted longer than so many times the median, for
             something else may have held it up.
     """
-    seconds = sorted(s for _, s in forwards)
+    seconds = sorted([s for _, s in forwards])
     most = longest * seconds[len(seconds) // 2]
-    points = [(n, min(s, most)) for n, s in forwards]
+    points = [(n, s if s < most else most) for n, s in forwards]
     count = len(points)
-    mean_n = sum(n for n, _ in points) / count
-    mean_s = sum(s for _, s in points) / count
-    spread = sum((n - mean_n) ** 2 for n, _ in points)
-    slope = sum((n - mean_n) * (s - mean_s) for n, s in points) + _SPREAD * expected * mean_s
+    mean_n = sum([n for n, _ in points]) / count
+    mean_s = sum([s for _, s in points]) / count
+    spread = sum([(n - mean_n) ** 2 for n, _ in points])
+    slope = sum([(n - mean_n) * (s - mean_s) for n, s in points]) + _SPREAD * expected * mean_s
     slope = min(max(slope / (spread + _SPREAD), 0.0), mean_s)
     return max(mean_s - slope * mean_n, 0.1 * mean_s), slope

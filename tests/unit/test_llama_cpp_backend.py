@@ -426,7 +426,11 @@ def test_vocabularies_equal_those_of_transformers_and_of_the_edge(
     assert ours.fingerprint == theirs.fingerprint
     assert list(ours.pieces) == list(theirs.pieces)
     assert (ours.end_ids, ours.bos_id) == (theirs.end_ids, theirs.bos_id)
-    assert len(ours) == SIZE < both[0].backend.forward([Step(1, 0, [5], 1)])[0].shape[1]
+    backend = both[0].backend
+    handle = backend.open()
+    (logits,) = backend.forward([Step(handle, 0, [5], 1)])
+    backend.close(handle)
+    assert len(ours) == SIZE < logits.shape[1]
 
 
 MESSAGES = [
