@@ -6,31 +6,34 @@ have the sizes of the real protocol. Models are times and chances, the link is a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import simpy
 
 from edge_client.policy.estimates import LinkEstimates
+from netsim.calls import answered_bytes, asked_bytes
 from netsim.cloud_speculation import CloudSpeculation, Stream
 from netsim.edge import Edge, pacing_of
-from netsim.links import Link, OneWay, wire_bytes
+from netsim.links import CALL_DOWN_BYTES, CALL_UP_BYTES, Link
 from netsim.scenario import Run, Scenario, Span, Way
-from netsim.verifier import PROMPT, SIZE, Seat, Verifier
+from netsim.verifier import PROMPT, VOCABULARY, Seat, Verifier
+from netsim.wire import wires
 from specwire.cloud_session import CloudSession
 from specwire.limits import Limits
 from specwire.request import SessionRequest
 from specwire.sampling import SamplingParams
 from specwire.v1 import verifier_pb2 as pb
-from specwire.vocabulary import Vocabulary
 
-_NAMES = [f"t{i}" for i in range(SIZE)]
-VOCABULARY = Vocabulary(_NAMES, [name.encode() for name in _NAMES], frozenset())
 LIMITS = Limits(context=1 << 20)
 _GREEDY = SamplingParams(temperature=0.0)
 _OPEN_BYTES = 60
 """Of an opening without its prompt, whose tokens take two bytes each."""
+_ENVELOPE_BYTES = 2
+"""Of the frame that a proposal goes up in."""
+_Q_BYTES = 12
+"""Of a draft token: its q at temperature 0.7, on average, as docs/benchmarks.md has it."""
+_SESSION_ID = b"s" * 16
 
 
 def simulate(
@@ -60,29 +63,6 @@ def simulate(
     return [session.finish() for session in sessions]
 
 
-class _Wire:
-    """One direction of a session's link: calls back when a message has arrived."""
-
-    def __init__(self, env: simpy.Environment, way: OneWay) -> None:
-        self._env = env
-        self._way = way
-        self._last = 0.0  # when the latest message will be there
-
-    def send(self, size: int, then: Any, *args: Any) -> tuple[float, float]:
-        """Send a message of `size` bytes; returns when it left and when it arrives."""
-        now = self._env.now
-        arrival = self._way.send(now, wire_bytes(size))
-        if arrival < self._last:
-            arrival = self._last
-        delay = arrival - now
-        while now + delay < arrival:  # by rounding: it would overtake one that is there then
-            delay = math.nextafter(delay, math.inf)
-        self._last = now + delay
-        event = self._env.timeout(delay)
-        event.callbacks.append(lambda _: then(*args))
-        return now, arrival
-
-
 class _Session:
     """One client's session."""
 
@@ -98,15 +78,16 @@ class _Session:
         self._env = env
         self._verifier = verifier
         self._trace = trace
+        self._calls = scenario.way is Way.PER_TOKEN
         seed = scenario.seed * 1009 + client
         self._link: Link = scenario.link.open(seed)
-        self._up, self._down = _Wire(env, self._link.up), _Wire(env, self._link.down)
+        self._up, self._down = wires(env, self._link, windows=not self._calls)
         request = SessionRequest(
             prompt=PROMPT,
             seed=seed,
             max_tokens=scenario.tokens,
             sampling=_GREEDY,
-            mode=pb.VERIFICATION_MODE_COUPLED,  # no q on the wire, as none is needed
+            mode=pb.VERIFICATION_MODE_COUPLED,  # q is counted, and not computed
             pacing=pacing_of(scenario.way),
         )
         self._cloud = CloudSession(request, VOCABULARY, LIMITS)
@@ -122,18 +103,23 @@ class _Session:
             trace=trace,
         )
         self.over = self._edge.over
-        opening = _OPEN_BYTES + 2 * scenario.prompt
+        opening = _OPEN_BYTES + 2 * scenario.prompt + (CALL_UP_BYTES if self._calls else 0)
         _begin(env, scenario, self._link, lambda: self._up.send(opening, self._opened))
 
     def _opened(self) -> None:
-        frame = self._cloud.opened(b"s" * 16, "simulated", with_prompt=False)
-        self._down.send(frame.ByteSize(), self._edge.receive, frame)
+        frame = self._cloud.opened(_SESSION_ID, "simulated", with_prompt=False)
+        size = frame.ByteSize() + (CALL_DOWN_BYTES if self._calls else 0)
+        self._down.send(size, self._edge.receive, frame)
         self._verifier.seat(self._seat)
 
     def _propose(self, proposal: pb.Proposal) -> None:
         run = self._edge.run
         run.messages_up += 1
-        left, arrival = self._up.send(proposal.ByteSize(), self._take, proposal)
+        if self._calls:
+            size = asked_bytes(_SESSION_ID, proposal)
+        else:
+            size = proposal.ByteSize() + _ENVELOPE_BYTES + _Q_BYTES * len(proposal.tokens)
+        left, arrival = self._up.send(size, self._take, proposal)
         if self._trace:
             run.spans.append(Span("up", left, arrival, proposal.start, len(proposal.tokens)))
 
@@ -143,7 +129,8 @@ class _Session:
 
     def _answer(self, frames: list[pb.CloudFrame]) -> None:
         for frame in frames:
-            left, arrival = self._down.send(frame.ByteSize(), self._edge.receive, frame)
+            size = answered_bytes(self._cloud, frame) if self._calls else frame.ByteSize()
+            left, arrival = self._down.send(size, self._edge.receive, frame)
             if self._trace and frame.HasField("verdict"):
                 verdict = frame.verdict
                 count = verdict.accepted + verdict.HasField("token")
@@ -173,7 +160,7 @@ class _CloudSession:
         self._tokens = scenario.tokens
         seed = scenario.seed * 1009 + client
         self._link = scenario.link.open(seed)
-        self._up, self._down = _Wire(env, self._link.up), _Wire(env, self._link.down)
+        self._up, self._down = wires(env, self._link)
         self._run = Run(scenario.way)
         self._stream = Stream(scenario.acceptance.draw(seed), self._answer, scenario.prompt)
         self.over = env.event()

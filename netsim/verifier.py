@@ -12,22 +12,24 @@ from cloud_verifier.draft_share import Accepted, DraftShare
 from netsim.times import Models
 from specwire.cloud_session import CloudSession, Outcome, Work
 from specwire.v1 import verifier_pb2 as pb
+from specwire.vocabulary import Vocabulary
 
-SIZE = 64
-"""Of the vocabulary."""
+_FIRST, _SIZE = 1000, 64
+"""Tokens that occur: as on most real texts, their ids take two bytes."""
+_NAMES = [f"t{i}" for i in range(_FIRST + _SIZE)]
+VOCABULARY = Vocabulary(_NAMES, [name.encode() for name in _NAMES], frozenset())
 PROMPT = (1,)
 """Of every session; how long it is said to be only counts in time."""
 
 
 def target_token(position: int) -> int:
     """The target's token at an absolute position."""
-    return position * 7 % SIZE
+    return _FIRST + position * 7 % _SIZE
 
 
 def draft_token(position: int, knows: bool) -> int:
     """The draft's token there: the target's, or another one."""
-    token = position * 7 % SIZE
-    return token if knows else (token + 1) % SIZE
+    return _FIRST + (position * 7 + (not knows)) % _SIZE
 
 
 @dataclass(eq=False)

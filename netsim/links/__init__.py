@@ -13,13 +13,21 @@ from netsim.links.jitter import Jitter, JitterKind
 from netsim.links.link import Link, LinkModel
 from netsim.links.loss import Loss, LossProcess
 from netsim.links.one_way import OneWay
-from netsim.links.overhead import wire_bytes
+from netsim.links.overhead import (
+    CALL_DOWN_BYTES,
+    CALL_UP_BYTES,
+    WINDOW_BYTES,
+    wire_bytes,
+)
 from netsim.links.profiles import NAMES, profile, profiles
 from netsim.links.table import load_profile
 from netsim.links.trace import Trace
 
 __all__ = [
+    "CALL_DOWN_BYTES",
+    "CALL_UP_BYTES",
     "NAMES",
+    "WINDOW_BYTES",
     "Direction",
     "Gaps",
     "Jitter",

@@ -216,16 +216,17 @@ class CloudSession:
         except SpecwireError as error:
             error.frontier = self.frontier
             raise
+        tokens, chain, current = list(proposal.tokens), proposal.chain, self._chain
         if self.finished is not None:
-            self.stale += len(proposal.tokens)
-        elif not proposal.tokens:
+            self.stale += len(tokens)
+        elif not tokens:
             self._ask(proposal)
-        elif proposal.chain > self._chain.id:
-            self._begin_chain(proposal, rows)
-        elif proposal.chain == self._chain.id and self._chain.alive:
-            self._extend_chain(proposal, rows)
+        elif chain > current.id:
+            self._begin_chain(proposal, tokens, rows)
+        elif chain == current.id and current.alive:
+            self._extend_chain(proposal, tokens, rows)
         else:
-            self.stale += len(proposal.tokens)
+            self.stale += len(tokens)
         if proposal.number > self._proposal:
             self._proposal, self._received = proposal.number, now
         if proposal.pacing != pb.PACING_UNSPECIFIED:
@@ -268,7 +269,7 @@ class CloudSession:
         if proposal.start == self.frontier:
             self._asked = True
 
-    def _begin_chain(self, proposal: pb.Proposal, rows: list[QRow]) -> None:
+    def _begin_chain(self, proposal: pb.Proposal, tokens: list[int], rows: list[QRow]) -> None:
         if proposal.start > self.frontier:
             raise self._gap(proposal)
         self._check_waiting(proposal)
@@ -276,34 +277,34 @@ class CloudSession:
         if self._in_flight is not None and self._in_flight.chain == self._chain.id:
             self.stale -= len(self._in_flight.tokens)  # `complete` says which are examined
         self._chain = _Chain(proposal.chain, alive=True, end=proposal.start)
-        self._append(proposal.tokens, rows, continues=proposal.continues)
+        self._append(tokens, rows, continues=proposal.continues)
 
-    def _extend_chain(self, proposal: pb.Proposal, rows: list[QRow]) -> None:
-        chain = self._chain
-        if proposal.start > max(chain.end, self.frontier):
+    def _extend_chain(self, proposal: pb.Proposal, tokens: list[int], rows: list[QRow]) -> None:
+        chain, start = self._chain, proposal.start
+        if start > max(chain.end, self.frontier):
             raise self._gap(proposal)
         self._check_waiting(proposal)
         # Where the frontier has passed the chain, the edge need not send what lies before it.
-        chain.end = max(chain.end, proposal.start)
+        chain.end = max(chain.end, start)
         # What is alive agrees with what is committed, so a repeat must agree with both.
-        offset = max(proposal.start - self.frontier, 0)
-        before = self.committed(proposal.start, min(self.frontier, chain.end))
+        offset = max(start - self.frontier, 0)
+        before = self.committed(start, min(self.frontier, chain.end))
         known = [*before, *chain.tokens[offset:]]
-        overlap = min(len(known), len(proposal.tokens))
-        if list(proposal.tokens[:overlap]) != known[:overlap]:
+        overlap = min(len(known), len(tokens))
+        if tokens[:overlap] != known[:overlap]:
             raise BadRequest(
                 f"chain {chain.id} was sent again with other tokens; "
                 "what was drawn can't change: begin a chain with a higher id",
                 frontier=self.frontier,
             )
-        if proposal.start + len(proposal.tokens) >= chain.end:
-            self._append(proposal.tokens[overlap:], rows[overlap:], continues=proposal.continues)
+        if start + len(tokens) >= chain.end:
+            self._append(tokens[overlap:], rows[overlap:], continues=proposal.continues)
 
-    def _append(self, tokens: Sequence[int], rows: list[QRow], *, continues: bool) -> None:
+    def _append(self, tokens: list[int], rows: list[QRow], *, continues: bool) -> None:
         """Put tokens at the chain's end; those before the frontier must agree with it."""
         chain = self._chain
         late = min(max(self.frontier - chain.end, 0), len(tokens))
-        if list(tokens[:late]) != self.committed(chain.end, chain.end + late):
+        if tokens[:late] != self.committed(chain.end, chain.end + late):
             self._kill(len(tokens))
             return
         self.stale += late
