@@ -26,9 +26,10 @@ _TITLES = {
 _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
-prompts (chat, code, JSON, creative), answers of 48 tokens, ways in turn. Each ratio is to
-streaming in the same turn; medians, least and most are over the prompts. Tokens/s are of the whole
-answer, its first token included.""",
+prompts (chat, code, JSON, creative), answers of 96 tokens, ways in turn. Each ratio is to
+streaming in the same turn; medians, least and most are over the prompts. `auto` is held against
+each other way likewise, and the best is the one that it does worst against. Tokens/s are of the
+whole answer, its first token included.""",
     "peers": "The same models, prompts, threads and cores, in the same run and in turn.",
     "on_device": """\
 `edge-client local` beside llama.cpp’s own loop, the best and the median of the runs.""",
