@@ -136,11 +136,13 @@ def _device(
 ) -> Iterator[Contender]:
     draft, threads, where = ON_DEVICE_DRAFT, len(on), _cores(on)
     load: Row = {"drafts": {draft: DRAFTS[draft]}, "threads": threads}
-    ask = stack.enter_context(worker("benchmarks.peers_specwire", on, load))
-    yield Contender(OURS, "stream", None, where, ask)
-    yield Contender(OURS, "auto", draft, where, ask)
-    yield Contender(OURS, "sync", draft, where, ask)
-    yield Contender("llama.cpp", LOOP, None, where, ask)
+    alone, drafting, loop = (
+        stack.enter_context(worker("benchmarks.peers_specwire", on, load)) for _ in range(3)
+    )
+    yield Contender(OURS, "stream", None, where, alone)
+    yield Contender(OURS, "auto", draft, where, drafting)
+    yield Contender(OURS, "sync", draft, where, drafting)
+    yield Contender("llama.cpp", LOOP, None, where, loop)
     for helper in (None, draft):
         path = None if helper is None else paths[helper]
         try:

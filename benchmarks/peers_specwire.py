@@ -6,6 +6,7 @@ llama.cpp's own loop is here too, for it has the same library and the same promp
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from pathlib import Path
 
 from benchmarks.pair import TARGET
@@ -19,24 +20,29 @@ LOOP = "plain loop"
 
 
 def load(task: Row) -> Ask:
-    """Take drafts by name, the threads of each model, and a verifier's address if there is one."""
+    """Take drafts by name, the threads of each model, and a verifier's address if there is one.
+
+    What is asked for is loaded when it first is: threads that another model left behind are a
+    burden to llama.cpp's.
+    """
     address, threads = task.get("address"), task["threads"]
 
-    def client(draft: str | None) -> EdgeClient:
+    @cache
+    def client(name: str | None) -> EdgeClient:
+        draft = None if name is None else task["drafts"][name]
         if address is None:
             return EdgeClient.local(TARGET, draft=draft, threads=threads)
         return EdgeClient(address, draft=draft, threads=threads)
 
-    clients = {None: client(None), **{name: client(path) for name, path in task["drafts"].items()}}
     runner = asyncio.Runner()
 
-    def ask(task: Row) -> list[float]:
-        if task["what"] == LOOP:
-            return _loop(task, threads)
-        messages = [("user", task["prompt"])]
-        way, tokens = Way(task["what"]), task["tokens"]
+    def ask(asked: Row) -> list[float]:
+        if asked["what"] == LOOP:
+            return _loop(asked, threads)
+        messages = [("user", asked["prompt"])]
+        way, tokens = Way(asked["what"]), asked["tokens"]
         measured = runner.run(
-            generate(clients[task["draft"]], address or "", way, messages, tokens=tokens)
+            generate(client(asked["draft"]), address or "", way, messages, tokens=tokens)
         )
         return [arrival.at_s for arrival in measured.arrivals]
 
