@@ -26,11 +26,18 @@ _TITLES = {
 _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
-prompts (chat, code, JSON, creative), answers of 96 tokens, ways in turn. Each ratio is to
+prompts (chat, code, JSON, creative), answers of 64 tokens, ways in turn. Each ratio is to
 streaming in the same turn; medians, least and most are over the prompts. `auto` is held against
 each other way likewise, and the best is the one that it does worst against. Tokens/s are of the
 whole answer, its first token included.""",
-    "peers": "The same models, prompts, threads and cores, in the same run and in turn.",
+    "peers": """\
+The same models, prompts and threads, in turn, in one run, with no link in between. `ratio` is ours
+(`against`) to the peer’s, the median of single turns: below 1 the peer is faster. In the cloud ours
+has a core for the target and one for the draft, as on two machines; a peer has one core, or both
+with a thread on each. transformers unpacks a GGUF draft to bfloat16, where a token of it costs
+as much as one of the target. On the device, which is llama.cpp throughout, the target is the GGUF
+file itself and so as quick as the draft “close”; only “small” is drafted with, and `auto` mostly
+does without it.""",
     "on_device": """\
 `edge-client local` beside llama.cpp’s own loop, the best and the median of the runs.""",
     "q_codec": """\

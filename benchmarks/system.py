@@ -28,7 +28,7 @@ LINKS = ("rtt-0", "rtt-20", "rtt-50", "rtt-100", "rtt-200", "rtt-400", "4g-weak"
 QUICK_LINKS = ("rtt-50",)
 DRAFTED = (Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 TEMPERATURES = (0.0, 0.7)
-TOKENS = 96
+TOKENS = 64
 QUICK_TOKENS = 16
 PER_TOKEN_TOKENS = 8
 """Of the way that pays a round trip for each: all of them cost the same."""
