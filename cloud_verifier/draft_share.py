@@ -71,19 +71,22 @@ class DraftShare:
             self._forwards.append((tokens, seconds))
 
     def of(
-        self, sessions: Sequence[tuple[int, float]], *, others: int = 0, fixed: int = 0
+        self, sessions: Sequence[tuple[int, float | None]], *, others: int = 0, fixed: int = 0
     ) -> list[int]:
         """Draft tokens to examine of each session.
 
         Args:
-            sessions: the draft tokens at hand of each that has a round, and its acceptance rate.
+            sessions: the draft tokens at hand of each that has a round, and its acceptance rate;
+                None in its place where all are examined, whatever they cost.
             others: sessions that the forward keeps waiting without a round, for their prompts.
-            fixed: tokens in the forward besides: of prompts, and drafts that are examined anyway.
+            fixed: tokens of prompts in the forward.
         """
         at_hand = [count for count, _ in sessions]
         everyone = len(sessions) + others
         if everyone < 2 or not any(at_hand) or not self._forwards:
             return at_hand
+        shares = [count if alpha is None else 0 for count, alpha in sessions]
+        fixed += sum(shares)
         # Nothing is taken to cost anything until it was seen to: so it is tried, and seen,
         # but not much more of it at once than before.
         base_s, token_s = forward_line(self._forwards)
@@ -92,12 +95,12 @@ class DraftShare:
         sizes = {tokens for tokens, _ in self._forwards}
         if len(sizes) == 1 and len(self._forwards) >= _ALIKE:
             # They tell nothing of what a token costs.
-            room = min(room, sum(at_hand) // 2)
-        shares = [0] * len(sessions)
+            room = min(room, (sum(at_hand) - sum(shares)) // 2)
         expected = [1.0] * len(sessions)
-        chances = [alpha for _, alpha in sessions]
+        alphas = [alpha or 0.0 for _, alpha in sessions]
+        chances = list(alphas)
         # By what the next draft token of each adds to the logarithm of its speed.
-        queue = [(-log1p(chances[i]), i) for i, count in enumerate(at_hand) if count]
+        queue = [(-log1p(chances[i]), i) for i, count in enumerate(at_hand) if count > shares[i]]
         heapify(queue)
         while queue and room > 0:
             gain, i = -queue[0][0], queue[0][1]
@@ -107,7 +110,7 @@ class DraftShare:
             shares[i] += 1
             forward_s += token_s
             expected[i] += chances[i]
-            chances[i] *= sessions[i][1]
+            chances[i] *= alphas[i]
             if shares[i] < at_hand[i]:
                 heapreplace(queue, (-log1p(chances[i] / expected[i]), i))
             else:

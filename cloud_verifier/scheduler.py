@@ -42,12 +42,15 @@ class _Share:
     work: Work | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether all drafts are examined, whatever they cost.
+    def at_hand(self) -> tuple[int, float | None]:
+        """The draft tokens that could be examined, and how often they are accepted.
 
-        A call gets one verdict, and where the text follows drafts it must not follow the load.
+        None in place of that where all are examined, whatever they cost: a call gets one
+        verdict, and where the text follows drafts it must not follow the load.
         """
-        return self.session.calls or self.session.state.follows_drafts
+        session = self.session
+        whole = session.calls or session.state.follows_drafts
+        return session.state.drafts_at_hand, None if whole else session.drafts.alpha
 
 
 class Scheduler:
@@ -150,24 +153,13 @@ class Scheduler:
                 chosen.append(_Share(session, prefill, examines))
                 budget -= prefill
         rounds = [share for share in chosen if share.examines]
-        whole = [share for share in rounds if share.whole]
-        for share in whole:
-            share.work = share.session.state.next_work()
         drafts = self._drafts.of(
-            [
-                (
-                    0 if share.whole else share.session.state.drafts_at_hand,
-                    share.session.drafts.alpha,
-                )
-                for share in rounds
-            ],
+            [share.at_hand for share in rounds],
             others=len(wanting) - len(rounds),
-            fixed=sum(share.prefill for share in chosen)
-            + sum(len(share.work.tokens) for share in whole if share.work is not None),
+            fixed=sum(share.prefill for share in chosen),
         )
         for share, most in zip(rounds, drafts, strict=True):
-            if not share.whole:
-                share.work = share.session.state.next_work(most)
+            share.work = share.session.state.next_work(most)
         for share in chosen:
             share.session.running = True
         return [(share.session, _job(share)) for share in chosen]

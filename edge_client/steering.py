@@ -36,6 +36,8 @@ _FIRST_PROBE = 4
 """Tokens without drafts at first, where they share cores with the target: what they must beat."""
 _AT_BEST = 0.95
 """No draft is taken to be accepted more often than this."""
+_AT_MOST = 0.999
+"""Nor is any hoped to be accepted more often than this."""
 _IN_TURN = (Way.STREAM, Way.SYNC)
 """What `auto` chooses from where draft and target share their cores."""
 
@@ -76,7 +78,7 @@ class Steering:
         self._sent: deque[tuple[int, float]] = deque()  # numbers of proposals, and when
         self._fresh = True  # the next forward holds the prompt
         self._verdicts = 0
-        self._committed = 0  # since the plan was made, or the last probe
+        self._committed = 0  # since the plan was made
         self._probing = False
         self._exhausted = 0  # times in a row
         self._patience = PROBE_AFTER
@@ -164,7 +166,10 @@ class Steering:
                 values |= {"place": item.place, "confidence": item.confidence}
                 self.record.append(values)
         self._verdicts += 1
-        self._committed += verdict.accepted + verdict.HasField("token")
+        committed = verdict.accepted + verdict.HasField("token")
+        self._committed += committed
+        if self.plan.way is Way.STREAM:
+            link.undrafted += committed
         self._reconsider()
 
     def _hear_of(self, verdict: pb.Verdict, now: float) -> None:
@@ -184,11 +189,10 @@ class Steering:
         if self._lost:
             return
         if self.plan.way is Way.STREAM and not self._probing:
-            if self._committed >= self._patience:
+            if self._link.undrafted >= self._patience:
                 self._patience = PROBE_AFTER
-                if self._hopeless():
-                    self._committed = 0
-                else:
+                self._link.undrafted = 0
+                if not self._hopeless():
                     self._probe()
             return
         if self._probing and self._committed < PROBE_TOKENS:
@@ -204,6 +208,17 @@ class Steering:
         self._apply()
 
     def _chosen(self, known: Conditions, current: Plan | None) -> Plan:
+        plan = self._best(known, current)
+        if plan.way is Way.STREAM and not self._link.taking_turns:
+            # Drafts that were given up tell nothing more, and cost no time where they are wrong.
+            # So they are given up once they would not pay even if what is known of them were
+            # by chance too little: optimism in the face of uncertainty (Lai and Robbins, 1985).
+            doubt = self.agreement.doubt
+            alphas = [min(alpha + doubt, _AT_MOST) for alpha in known.alphas]
+            plan = self._best(replace(known, alphas=alphas), current)
+        return plan
+
+    def _best(self, known: Conditions, current: Plan | None) -> Plan:
         return choose(
             known,
             ways=self._ways,

@@ -67,6 +67,9 @@ class LinkEstimates:
         """What a round waits for its forward where the cloud waits for drafts: others' forwards."""
         self.alpha = Average(0.01, 0.8, seen=16)
         """Part of the draft tokens that the target agreed with, whatever the text."""
+        self.undrafted = 0
+        """Tokens since drafts were last tried, while they promise nothing. Short texts would
+        never come to try them if each began to count anew."""
         self._drafted: deque[tuple[int, float]] = deque(maxlen=32)
         # Forwards without drafts are few, or none, while the cloud waits for drafts.
         self._plain: deque[float] = deque(maxlen=8)
@@ -183,6 +186,12 @@ class Agreement:
         """Acceptance rate over all places."""
         prior = self._PRIOR_WEIGHT * self._weight
         return (self._all_agreed + prior * self._expected) / (self._all_seen + prior)
+
+    @property
+    def doubt(self) -> float:
+        """By how much `alpha` may be off by chance: its standard deviation."""
+        seen = self._all_seen / self._weight + self._PRIOR_WEIGHT
+        return math.sqrt(self.alpha * (1 - self.alpha) / (seen + 1))
 
     def alphas(self) -> Sequence[float]:
         """Acceptance rate by place; where little is known, near that of all places."""
