@@ -7,6 +7,7 @@ and the cloud, through it, how to pace itself. The simulator runs the same objec
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -208,20 +209,23 @@ class Steering:
         self._apply()
 
     def _chosen(self, known: Conditions, current: Plan | None) -> Plan:
-        plan = self._best(known, current)
+        plan = self._best(known, current, self._ways)
         if plan.way is Way.STREAM and not self._link.taking_turns:
             # Drafts that were given up tell nothing more, and cost no time where they are wrong.
             # So they are given up once they would not pay even if what is known of them were
             # by chance too little: optimism in the face of uncertainty (Lai and Robbins, 1985).
             doubt = self.agreement.doubt
             alphas = [min(alpha + doubt, _AT_MOST) for alpha in known.alphas]
-            plan = self._best(replace(known, alphas=alphas), current)
+            # A cloud that waited for them would pay for the hope.
+            ways = [way for way in self._ways if not way.waits]
+            going_on = current if current is not None and current.way in ways else None
+            plan = self._best(replace(known, alphas=alphas), going_on, ways)
         return plan
 
-    def _best(self, known: Conditions, current: Plan | None) -> Plan:
+    def _best(self, known: Conditions, current: Plan | None, ways: Sequence[Way]) -> Plan:
         return choose(
             known,
-            ways=self._ways,
+            ways=ways,
             most_gamma=self._most_gamma,
             most_window=self._most_window,
             exactly=self._fixed,

@@ -141,6 +141,7 @@ class Agreement:
 
     PLACES = 16
     _MEMORY = 0.99
+    _EXPECTED_WEIGHT = 6.0
     _PRIOR_WEIGHT = 3.0
     _HEAVIEST = 1e12
     _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
@@ -184,13 +185,13 @@ class Agreement:
     @property
     def alpha(self) -> float:
         """Acceptance rate over all places."""
-        prior = self._PRIOR_WEIGHT * self._weight
+        prior = self._EXPECTED_WEIGHT * self._weight
         return (self._all_agreed + prior * self._expected) / (self._all_seen + prior)
 
     @property
     def doubt(self) -> float:
         """By how much `alpha` may be off by chance: its standard deviation."""
-        seen = self._all_seen / self._weight + self._PRIOR_WEIGHT
+        seen = self._all_seen / self._weight + self._EXPECTED_WEIGHT
         return math.sqrt(self.alpha * (1 - self.alpha) / (seen + 1))
 
     def alphas(self) -> Sequence[float]:
