@@ -36,9 +36,8 @@ the cloud wait for it until it speaks again."""
 _FIRST_PROBE = 4
 """Tokens without drafts at first, where they share cores with the target: what they must beat."""
 _AT_BEST = 0.95
-"""No draft is taken to be accepted more often than this."""
-_AT_MOST = 0.999
-"""Nor is any hoped to be accepted more often than this."""
+"""Where not even drafts that are accepted so often would pay, none is tried."""
+_HOPED_AT_MOST = 0.999
 _IN_TURN = (Way.STREAM, Way.SYNC)
 """What `auto` chooses from where draft and target share their cores."""
 
@@ -82,6 +81,7 @@ class Steering:
         self._committed = 0  # since the plan was made
         self._probing = False
         self._exhausted = 0  # times in a row
+        self._undrafted = link.undrafted
         self._patience = PROBE_AFTER
         self._lost = False
         self.record: list[dict[str, Any]] | None = None
@@ -169,8 +169,8 @@ class Steering:
         self._verdicts += 1
         committed = verdict.accepted + verdict.HasField("token")
         self._committed += committed
-        if self.plan.way is Way.STREAM:
-            link.undrafted += committed
+        if self.plan.way is Way.STREAM and not self._lost:
+            self._count_undrafted(self._undrafted + committed)
         self._reconsider()
 
     def _hear_of(self, verdict: pb.Verdict, now: float) -> None:
@@ -190,9 +190,9 @@ class Steering:
         if self._lost:
             return
         if self.plan.way is Way.STREAM and not self._probing:
-            if self._link.undrafted >= self._patience:
+            if self._undrafted >= self._patience:
                 self._patience = PROBE_AFTER
-                self._link.undrafted = 0
+                self._count_undrafted(0)
                 if not self._hopeless():
                     self._probe()
             return
@@ -205,17 +205,22 @@ class Steering:
             return
         self._probing = False
         self._verdicts = self._committed = 0
+        self._count_undrafted(0)
         self.plan = self._chosen(known, self.plan if self.plan.speed > 0 else None)
         self._apply()
+
+    def _count_undrafted(self, tokens: int) -> None:
+        """Tokens since drafts were last tried; the next session counts on from there."""
+        self._undrafted = self._link.undrafted = tokens
 
     def _chosen(self, known: Conditions, current: Plan | None) -> Plan:
         plan = self._best(known, current, self._ways)
         if plan.way is Way.STREAM and not self._link.taking_turns:
-            # Drafts that were given up tell nothing more, and cost no time where they are wrong.
-            # So they are given up once they would not pay even if what is known of them were
+            # Nothing more is learnt of drafts once they are given up, and to go on costs hardly
+            # any time. So they are once they would not pay even if what is known of them were
             # by chance too little: optimism in the face of uncertainty (Lai and Robbins, 1985).
             doubt = self.agreement.doubt
-            alphas = [min(alpha + doubt, _AT_MOST) for alpha in known.alphas]
+            alphas = [min(alpha + doubt, _HOPED_AT_MOST) for alpha in known.alphas]
             # A cloud that waited for them would pay for the hope.
             ways = [way for way in self._ways if not way.waits]
             going_on = current if current is not None and current.way in ways else None

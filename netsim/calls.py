@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from netsim.links import CALL_DOWN_BYTES, CALL_UP_BYTES
 from specwire.cloud_session import CloudSession
 from specwire.v1 import verifier_pb2 as pb
@@ -13,12 +15,14 @@ def asked_bytes(session_id: bytes, proposal: pb.Proposal) -> int:
     return request.ByteSize() + CALL_UP_BYTES
 
 
-def answered_bytes(session: CloudSession, frame: pb.CloudFrame) -> int:
-    """Its answer. The end of the session is part of the last one."""
-    response = pb.VerifyResponse(frontier=session.frontier)
-    if frame.HasField("finished"):
-        response.finished.CopyFrom(frame.finished)
-        return response.ByteSize()
-    response.committed.CopyFrom(session.committed_from(frame.verdict.start))
-    response.verdict.CopyFrom(frame.verdict)
+def answered_bytes(session: CloudSession, frames: Sequence[pb.CloudFrame]) -> int:
+    """Its answer: a verdict, and the end of the session if there it has ended."""
+    verdict = frames[0].verdict
+    response = pb.VerifyResponse(
+        committed=session.committed_from(verdict.start),
+        verdict=verdict,
+        frontier=session.frontier,
+    )
+    if len(frames) > 1:
+        response.finished.CopyFrom(frames[1].finished)
     return response.ByteSize() + CALL_DOWN_BYTES

@@ -55,7 +55,7 @@ class Planned:
     """What to do, and why.
 
     plans: the best of each edge way and of streaming. baselines: tokens/s. cloud_gamma:
-    with which cloud-side speculation is fastest. chosen: what auto would run. pays: whether
+    with which cloud-side speculation is fastest. chosen: what auto settles on. pays: whether
     that drafts: a way promises more than streaming, by the margin that auto asks for.
     thresholds: what alone would change that.
     """

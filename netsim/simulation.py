@@ -32,7 +32,8 @@ _OPEN_BYTES = 60
 _ENVELOPE_BYTES = 2
 """Of the frame that a proposal goes up in."""
 _Q_BYTES = 12
-"""Of a draft token: its q at temperature 0.7, on average, as docs/benchmarks.md has it."""
+"""Of a draft token that the cloud waits for: its q at temperature 0.7, on average, as
+docs/benchmarks.md has it. Where the cloud does not wait, both ends share their noise instead."""
 _SESSION_ID = b"s" * 16
 
 
@@ -79,6 +80,8 @@ class _Session:
         self._verifier = verifier
         self._trace = trace
         self._calls = scenario.way is Way.PER_TOKEN
+        pacing = pacing_of(scenario.way)
+        self._q_bytes = _Q_BYTES if pacing == pb.PACING_WAIT else 0
         seed = scenario.seed * 1009 + client
         self._link: Link = scenario.link.open(seed)
         self._up, self._down = wires(env, self._link, windows=not self._calls)
@@ -88,7 +91,7 @@ class _Session:
             max_tokens=scenario.tokens,
             sampling=_GREEDY,
             mode=pb.VERIFICATION_MODE_COUPLED,  # q is counted, and not computed
-            pacing=pacing_of(scenario.way),
+            pacing=pacing,
         )
         self._cloud = CloudSession(request, VOCABULARY, LIMITS)
         self._seat = Seat(self._cloud, self._answer, scenario.prompt)
@@ -118,7 +121,7 @@ class _Session:
         if self._calls:
             size = asked_bytes(_SESSION_ID, proposal)
         else:
-            size = proposal.ByteSize() + _ENVELOPE_BYTES + _Q_BYTES * len(proposal.tokens)
+            size = proposal.ByteSize() + _ENVELOPE_BYTES + self._q_bytes * len(proposal.tokens)
         left, arrival = self._up.send(size, self._take, proposal)
         if self._trace:
             run.spans.append(Span("up", left, arrival, proposal.start, len(proposal.tokens)))
@@ -128,13 +131,21 @@ class _Session:
         self._verifier.wake(self._seat)
 
     def _answer(self, frames: list[pb.CloudFrame]) -> None:
+        down, receive = self._down, self._edge.receive
+        if self._calls:
+            left, arrival = down.send(answered_bytes(self._cloud, frames), self._answered, frames)
+        else:
+            left, arrival = down.send(frames[0].ByteSize(), receive, frames[0])
+            for frame in frames[1:]:
+                down.send(frame.ByteSize(), receive, frame)
+        if self._trace:
+            verdict = frames[0].verdict
+            count = verdict.accepted + verdict.HasField("token")
+            self._edge.run.spans.append(Span("down", left, arrival, verdict.start, count))
+
+    def _answered(self, frames: list[pb.CloudFrame]) -> None:
         for frame in frames:
-            size = answered_bytes(self._cloud, frame) if self._calls else frame.ByteSize()
-            left, arrival = self._down.send(size, self._edge.receive, frame)
-            if self._trace and frame.HasField("verdict"):
-                verdict = frame.verdict
-                count = verdict.accepted + verdict.HasField("token")
-                self._edge.run.spans.append(Span("down", left, arrival, verdict.start, count))
+            self._edge.receive(frame)
 
     def finish(self) -> Run:
         """The account."""

@@ -13,7 +13,8 @@ from netsim.links import WINDOW_BYTES, Link, OneWay, wire_bytes
 class Wire:
     """One direction. Calls back when a message has arrived.
 
-    windows: whether its messages carry what makes room for more of the other direction's.
+    windows: whether gRPC's WINDOW_UPDATE frames go along with the first message after one from
+        the other end.
     """
 
     def __init__(self, env: simpy.Environment, way: OneWay, *, windows: bool) -> None:

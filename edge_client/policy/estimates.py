@@ -68,8 +68,8 @@ class LinkEstimates:
         self.alpha = Average(0.01, 0.8, seen=16)
         """Part of the draft tokens that the target agreed with, whatever the text."""
         self.undrafted = 0
-        """Tokens since drafts were last tried, while they promise nothing. Short texts would
-        never come to try them if each began to count anew."""
+        """Tokens that the session before went without drafts since it last tried any. Short
+        texts would never come to try them if each began to count anew."""
         self._drafted: deque[tuple[int, float]] = deque(maxlen=32)
         # Forwards without drafts are few, or none, while the cloud waits for drafts.
         self._plain: deque[float] = deque(maxlen=8)
@@ -141,8 +141,8 @@ class Agreement:
 
     PLACES = 16
     _MEMORY = 0.99
-    _EXPECTED_WEIGHT = 6.0
-    _PRIOR_WEIGHT = 3.0
+    _EXPECTED_WEIGHT = 6.0  # of what is expected over all places, in tokens
+    _PRIOR_WEIGHT = 3.0  # of that rate, at each place and for each confidence
     _HEAVIEST = 1e12
     _EDGES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 

@@ -68,7 +68,7 @@ def test_prompts_in_the_forward_and_sessions_that_wait_for_theirs_count() -> Non
     assert sum(share.of(sessions, others=12, fixed=64)) > sum(share.of(sessions, others=12))
 
 
-def test_where_all_are_examined_anyway_they_are_and_make_room_dearer() -> None:
+def test_what_is_examined_anyway_is_and_counts_as_part_of_the_forward() -> None:
     share = learnt(0.002)
     (kept, *others) = share.of([(8, None), (8, 0.8), (8, 0.8)])
     assert kept == 8

@@ -83,7 +83,7 @@ def test_last_good_finds_the_border_from_either_side():
 
 # ------------------------------------------------------------------ as a person reads it
 
-BY_HAND = ("--draft-ms", "12", "--verify-ms", "40", "--alpha", "0.7", "--seeds", "4")
+BY_HAND = ("--draft-ms", "12.5", "--verify-ms", "40", "--alpha", "0.7", "--seeds", "4")
 DRAFTS_PAY = "drafting goes on paying", "beats cloud streaming", "will choose it), about"
 DRAFTS_DO_NOT_PAY = "plan:  plain streaming", "edge speculation is no saving"
 

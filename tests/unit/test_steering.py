@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edge_client.options import GenerateOptions, Mode
+from edge_client.policy.choice import Plan
 from edge_client.policy.estimates import LinkEstimates
 from edge_client.policy.speed import Way
 from edge_client.steering import Steering
@@ -191,22 +192,25 @@ def test_no_more_than_the_window_is_under_way(mode: Mode) -> None:
     assert pair.longest <= 2 and pair.furthest <= 2
 
 
-@pytest.mark.parametrize(("agreed", "way"), [(True, Way.RUN_AHEAD), (False, Way.STREAM)])
-def test_a_text_begins_with_what_earlier_ones_taught(agreed: bool, way: Way) -> None:
+def test_a_text_begins_with_what_earlier_ones_taught() -> None:
     link = LinkEstimates()
     link.add_draft(0.01)
     link.add_rtt(0.3)
     for count in (0, 4):
         link.add_forward(count, 0.03)
 
-    def first() -> Way:
+    def first() -> Plan:
         request = SessionRequest((1, 2), 1, 400, SamplingParams(temperature=0.0))
         machine = EdgeSession(request, Drafting(gamma=0))
         mode, limits = Mode.AUTO, LIMITS
         steering = Steering(machine, mode=mode, gamma=None, window=None, limits=limits, link=link)
-        return steering.plan.way
+        return steering.plan
 
-    assert first() is Way.RUN_AHEAD  # nothing is known of the draft, and to try it costs nothing
-    for _ in range(100):
-        link.alpha.add(float(agreed))
-    assert first() is way
+    def taught(agreed: bool, times: int) -> Plan:
+        for _ in range(times):
+            link.alpha.add(float(agreed))
+        return first()
+
+    assert first().way is Way.RUN_AHEAD  # nothing is known of the draft, and it costs no time
+    assert taught(False, 300).way is Way.STREAM
+    assert taught(True, 300).way is Way.RUN_AHEAD
