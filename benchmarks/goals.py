@@ -109,7 +109,8 @@ in two measurements of everything they were not the same ones. Simulated with th
 machine, over all these links, with both drafts and 36 texts each, `auto` reaches 0.98 or more."""
 
 GOALS = (
-    Goal("auto against streaming, every link and draft", _auto("auto_against_streaming"), 0.95),
+    Goal("auto against streaming, every link and draft", _auto("auto_against_streaming"), 0.95,
+         why=_BEST),
     Goal("auto against the best fixed way", _auto("auto_against_best"), 0.95, why=_BEST),
     *(
         Goal(
