@@ -26,9 +26,8 @@ _TITLES = {
 _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
-prompts (chat, code, JSON, creative), thrice over 3G and the weak 4G, answers of 64 tokens, ways
-in turn. Each ratio is to streaming in the same turn; medians, least and most are over the turns.
-`auto` is held against each other way likewise, and the best is the one that it does worst against.
+prompts (chat, code, JSON, creative), answers of 64 tokens, ways in turn. Each ratio is to streaming
+in the same turn; medians, least and most are over the prompts. `auto` is held against each other way likewise, and the best is the one that it does worst against.
 Tokens/s are of the whole answer, its first token included.""",
     "peers": """\
 The same models, prompts and threads, in turn, in one run, with no link in between. `ratio` is ours

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 from benchmarks.pair import DRAFTS, PROMPTS, verifier
@@ -27,8 +26,6 @@ from netsim.scenario import Way
 
 LINKS = ("rtt-0", "rtt-20", "rtt-50", "rtt-100", "rtt-200", "rtt-400", "4g-weak", "3g", "leo")
 QUICK_LINKS = ("rtt-50",)
-ROUNDS = {"4g-weak": 3, "3g": 3}
-"""Through all prompts, where it is not one: a lost packet is a tenth of an answer's time."""
 DRAFTED = (Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 TEMPERATURES = (0.0, 0.7)
 TOKENS = 64
@@ -54,8 +51,7 @@ def run(*, quick: bool = False) -> list[Row]:
     with verifier(cloud) as address:
         for name in QUICK_LINKS if quick else LINKS:
             print(f"  over {name}", file=sys.stderr, flush=True)
-            rounds = 1 if quick else ROUNDS.get(name, 1)
-            turns = asyncio.run(_over(address, name, {**task, "rounds": rounds}))
+            turns = asyncio.run(_over(address, name, task))
             rows += summary(name, turns)
     return rows
 
@@ -79,7 +75,7 @@ async def _over(address: str, link: str, task: Row) -> list[Row]:
 
 
 async def _edge(task: Row) -> AsyncIterator[Row]:
-    """Every way in turn, once for each seed, prompt and temperature."""
+    """Every way in turn, once for each prompt and temperature."""
     address = task["address"]
     async with contextlib.AsyncExitStack() as stack:
         clients = {
@@ -92,7 +88,7 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
                 await generate(
                     client, address, Way.AUTO, messages, tokens=24, temperature=temperature
                 )
-        for seed, prompt in product(range(1, task["rounds"] + 1), task["prompts"]):
+        for prompt in task["prompts"]:
             for temperature in task["temperatures"]:
                 for draft, way in _ways():
                     measured = await generate(
@@ -102,9 +98,8 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
                         [("user", PROMPTS[prompt])],
                         tokens=PER_TOKEN_TOKENS if way is Way.PER_TOKEN else task["tokens"],
                         temperature=temperature,
-                        seed=seed,
                     )
-                    turn = {"prompt": prompt, "temperature": temperature, "seed": seed}
+                    turn = {"prompt": prompt, "temperature": temperature}
                     yield {**turn, "draft": draft, "way": str(way), **_figures(measured)}
 
 
@@ -135,7 +130,7 @@ def _figures(measured: Measured) -> Row:
 def summary(link: str, turns: Sequence[Row]) -> list[Row]:
     """Medians by temperature, draft and way, with the ratios of single turns to streaming's."""
     streamed = {
-        (turn["seed"], turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
+        (turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
         for turn in turns
         if turn["way"] == Way.STREAM
     }
@@ -145,8 +140,7 @@ def summary(link: str, turns: Sequence[Row]) -> list[Row]:
     rows = []
     for (temperature, draft, way), found in groups.items():
         ratios = sorted(
-            turn["tokens_per_s"] / streamed[turn["seed"], turn["prompt"], temperature]
-            for turn in found
+            turn["tokens_per_s"] / streamed[turn["prompt"], temperature] for turn in found
         )
         alphas = [turn["alpha"] for turn in found if turn["alpha"] is not None]
         row: Row = {"link": link, "temperature": temperature, "draft": draft, "way": way}

@@ -22,6 +22,8 @@ from prompt_toolkit.utils import get_cwidth
 from tests.support.edge import EDGE_CLIENT, edge_environment
 
 PATIENCE_S = 120.0
+_PAUSE_S = 0.03
+"""Without output for so long, nothing is being drawn."""
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -29,8 +31,12 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-class _WideScreen(pyte.HistoryScreen):
-    """pyte's screen, but a wide character that does not fit goes to the next row, as it should."""
+class _XtermScreen(pyte.HistoryScreen):
+    """pyte's screen, but as on xterm in two respects.
+
+    A wide character that does not fit goes to the next row. Where there are fewer rows, those
+    below the cursor go first, and what must go above it scrolls away and takes the cursor along.
+    """
 
     def draw(self, data: str) -> None:
         for char in data:
@@ -40,12 +46,26 @@ class _WideScreen(pyte.HistoryScreen):
                 self.linefeed()
             super().draw(char)
 
+    def resize(self, lines: int | None = None, columns: int | None = None) -> None:
+        super().resize(self.lines, columns)
+        lines = lines or self.lines
+        y = self.cursor.y
+        above = max(0, y - (lines - 1))
+        for _ in range(above):
+            self.cursor.y = self.lines - 1
+            self.index()
+        self.cursor.y = y - above
+        for row in range(lines, self.lines):
+            self.buffer.pop(row, None)
+        self.lines = lines
+        self.set_margins()
+
 
 class Screen:
     """What a terminal shows of what is written to it, and what has scrolled away."""
 
     def __init__(self, rows: int = 24, columns: int = 80) -> None:
-        self._screen = _WideScreen(columns, rows, history=2000, ratio=0.5)
+        self._screen = _XtermScreen(columns, rows, history=2000, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
 
     def feed(self, data: bytes) -> None:
@@ -94,6 +114,9 @@ class Terminal:
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def resize(self, rows: int, columns: int) -> None:
+        # What was written for the old size and not yet read would be taken for the new one.
+        while select.select([self._master], [], [], _PAUSE_S)[0]:
+            self._read()
         self._set_size(rows, columns)
         self.screen.resize(rows, columns)
         os.kill(self.process.pid, signal.SIGWINCH)
@@ -106,9 +129,12 @@ class Terminal:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self._master], [], [], min(left, 0.05))[0]:
-                data = os.read(self._master, 65536)
-                self.raw += data
-                self.screen.feed(data)
+                self._read()
+
+    def _read(self) -> None:
+        data = os.read(self._master, 65536)
+        self.raw += data
+        self.screen.feed(data)
 
     def wait(self, seen: str | Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Wait until a text is on the screen, or something has become true."""
