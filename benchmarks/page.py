@@ -27,8 +27,9 @@ _WORDS = {
     "system": """\
 The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
 prompts (chat, code, JSON, creative), answers of 64 tokens, ways in turn. Each ratio is to streaming
-in the same turn; medians, least and most are over the prompts. `auto` is held against each other way likewise, and the best is the one that it does worst against.
-Tokens/s are of the whole answer, its first token included.""",
+in the same turn; medians, least and most are over the prompts. `auto` is held against each other
+way likewise, and the best is the one that it does worst against. Tokens/s are of the whole answer,
+its first token included.""",
     "peers": """\
 The same models, prompts and threads, in turn, in one run, with no link in between. `ratio` is ours
 (`against`) to the peer’s, the median of single turns: below 1 the peer is faster. In the cloud ours
