@@ -67,6 +67,7 @@ class Edge:
                 link=link or LinkEstimates(),
             )
         self._wait: simpy.Event | None = None
+        self._left = 0  # to be drafted before the state machine need be asked again
         self._seed = scenario.seed
         self._prompt = scenario.prompt
         self.run = Run(scenario.way)
@@ -95,17 +96,19 @@ class Edge:
             run.proposed = counts.proposed
             self.over.succeed()
             return
+        self._left = 0
         self._pump()
-
-    def _pump(self) -> None:
-        machine = self._machine
-        while (proposal := machine.next_proposal()) is not None:
-            if self._steering is not None:
-                self._steering.sent(proposal, self._env.now)
-            self._send(proposal)
         if self._wait is not None:
             wait, self._wait = self._wait, None
             wait.succeed()
+
+    def _pump(self) -> None:
+        machine, steering = self._machine, self._steering
+        while (proposal := machine.next_proposal()) is not None:
+            self._left = 0
+            if steering is not None:
+                steering.sent(proposal, self._env.now)
+            self._send(proposal)
 
     def _draft(self, prompt: int) -> Generator[simpy.Event, None, None]:
         env, machine, steering = self._env, self._machine, self._steering
@@ -113,17 +116,18 @@ class Edge:
         sample = self._models.draft.sampler(random.Random(f"draft {self._seed}"))
         if prompt and self._models.draft_prefill_s:
             yield env.timeout(prompt * self._models.draft_prefill_s)
-        knows, first = self._knows, len(PROMPT)
-        chain = root = -1
+        knows, first, trace = self._knows, len(PROMPT), self._trace
+        chain = root = position = -1
         while machine.finished is None:
-            wanted = machine.draft_wanted()
-            if wanted is None:
-                self._wait = env.event()
-                yield self._wait
-                continue
-            position = wanted.start
-            if wanted.chain != chain:
-                chain, root = wanted.chain, position
+            if not self._left:
+                wanted = machine.draft_wanted()
+                if wanted is None:
+                    self._wait = env.event()
+                    yield self._wait
+                    continue
+                position, self._left = wanted.start, wanted.count
+                if wanted.chain != chain:
+                    chain, root = wanted.chain, position
             began = env.now
             seconds = sample()
             yield env.timeout(seconds)
@@ -132,9 +136,11 @@ class Edge:
             taken = machine.add_draft(
                 chain, draft_token(position, right), None, confidence=CONFIDENCE, chance=chance
             )
-            if self._trace:
+            if trace:
                 self.run.spans.append(Span("draft", began, env.now, position, 1, taken and right))
             if taken:
+                position += 1
+                self._left -= self._left > 0
                 self._pump()
 
 

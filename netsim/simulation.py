@@ -54,7 +54,9 @@ def simulate(
             _CloudSession(env, scenario, cloud, client) for client in range(scenario.clients)
         ]
     else:
-        verifier = Verifier(env, scenario.models, scenario.seed)
+        verifier = Verifier(
+            env, scenario.models, scenario.seed, alone=scenario.clients == 1, trace=trace
+        )
         sessions = [
             _Session(env, scenario, verifier, client, link if client == 0 else None, trace)
             for client in range(scenario.clients)

@@ -53,12 +53,20 @@ class Seat:
 
 
 class Verifier:
-    """Runs forwards one after the other, each with every session that has work."""
+    """Runs forwards one after the other, each with every session that has work.
 
-    def __init__(self, env: simpy.Environment, models: Models, seed: int) -> None:
+    alone: only one session will ever be seated, so that nothing is shared out.
+    trace: note each forward in `Seat.verified`.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, models: Models, seed: int, *, alone: bool, trace: bool
+    ) -> None:
         self._env = env
         self._models = models
         self._verify = models.verify.sampler(random.Random(f"verify {seed}"))
+        self._alone = alone
+        self._trace = trace
         self._seats: list[Seat] = []
         self._share = DraftShare()
         self._idle: simpy.Event | None = None
@@ -71,14 +79,16 @@ class Verifier:
 
     def wake(self, seat: Seat) -> None:
         """Something arrived for a session."""
-        if seat.ready is None and seat.session.has_work():
+        if not seat.session.has_work():
+            seat.ready = None  # what arrived showed that what was there is of no use
+        elif seat.ready is None:
             seat.ready = self._env.now
-        if self._idle is not None:
+        if self._idle is not None and seat.ready is not None:
             idle, self._idle = self._idle, None
             idle.succeed()
 
     def _batch(self) -> list[tuple[Seat, Work]]:
-        seats = [seat for seat in self._seats if seat.session.has_work()]
+        seats = [seat for seat in self._seats if seat.ready is not None]
         if len(seats) == 1:  # nothing to share out; as nearly always, so it is quick
             (seat,) = seats
             work = seat.session.next_work()
@@ -90,36 +100,46 @@ class Verifier:
         return [(seat, work) for seat, work in works if work is not None]
 
     def _run(self) -> Generator[simpy.Event, None, None]:
-        env, models = self._env, self._models
+        env = self._env
         while True:
             batch = self._batch()
             if not batch:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            drafts = sum([len(work.tokens) for _, work in batch])
-            evaluated = len(batch) + drafts
-            seconds = self._verify() + models.overhead_s + models.further_s(len(batch), drafts)
-            prompts = [seat for seat, _ in batch if not seat.prefilled]
-            for seat in prompts:
-                seat.prefilled = True
-                seconds += seat.prompt * models.prefill_s
-            prefilled = sum(seat.prompt for seat in prompts)
-            self._share.learn(evaluated + prefilled, seconds, prefilled=prefilled)
+            seconds = self._seconds(batch)
             began = env.now
-            yield env.timeout(max(seconds, 0.0))
+            yield env.timeout(seconds)
             for seat, work in batch:
                 seat.forwards += 1
                 seat.share += 1 / len(batch)
-                seat.verified.append((began, env.now, work))
+                if self._trace:
+                    seat.verified.append((began, env.now, work))
                 queue = began - (began if seat.ready is None else seat.ready)
                 outcome = _examine(work, seconds, queue)
                 frames = seat.session.complete(work, outcome, env.now)
-                seat.drafts.add(frames[0].verdict.examined, frames[0].verdict.accepted)
+                if not self._alone:
+                    verdict = frames[0].verdict
+                    seat.drafts.add(verdict.examined, verdict.accepted)
                 seat.send(frames)
                 seat.ready = env.now if seat.session.has_work() else None
                 if seat.session.ended:
                     self._seats.remove(seat)
+
+    def _seconds(self, batch: list[tuple[Seat, Work]]) -> float:
+        """How long a forward takes, and learn from it."""
+        models = self._models
+        drafts = sum([len(work.tokens) for _, work in batch])
+        seconds = self._verify() + models.overhead_s + models.further_s(len(batch), drafts)
+        prefilled = 0
+        for seat, _ in batch:
+            if not seat.prefilled:
+                seat.prefilled = True
+                prefilled += seat.prompt
+        seconds += prefilled * models.prefill_s
+        if not self._alone:
+            self._share.learn(len(batch) + drafts + prefilled, seconds, prefilled=prefilled)
+        return max(seconds, 0.0)
 
 
 def _examine(work: Work, seconds: float, queue: float) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_client.policy.speed import Conditions, Way, expected_speed
@@ -60,19 +60,13 @@ def choose(
     """
     best: Plan | None = None
     for way in ways:
-        plans = [
-            _plan(way, gamma, conditions, most_window)
-            for gamma in _gammas(way, most_gamma, exactly)
-        ]
-        plan = max(plans, key=_worth)
-        if way in (Way.PIPELINE, Way.RUN_AHEAD):
-            plan = [other for other in plans if other.speed >= AS_GOOD * plan.speed][-1]
+        plan = _best_of(way, _gammas(way, most_gamma, exactly), conditions, most_window)
         if best is None or _worth(plan) > _worth(best) * (1 + 1e-9):
             best = plan
     if best is None:
         raise ValueError("there is no way to choose from")
     if current is not None and (current.way, current.gamma) != (best.way, best.gamma):
-        kept = _plan(current.way, current.gamma, conditions, most_window)
+        kept = _best_of(current.way, (current.gamma,), conditions, most_window)
         # Drafts that promise nothing are given up at once.
         gain = 1.0 if best.way is Way.STREAM else SWITCH_GAIN
         if _worth(best) < _worth(kept) * gain:
@@ -86,7 +80,7 @@ def _worth(plan: Plan) -> float:
     return plan.speed / (WAITING_GAIN if plan.way is Way.PIPELINE else 1.0)
 
 
-def _gammas(way: Way, most: int, exactly: bool) -> Iterable[int]:
+def _gammas(way: Way, most: int, exactly: bool) -> Sequence[int]:
     if way is Way.STREAM:
         return (0,)
     if exactly:
@@ -94,18 +88,29 @@ def _gammas(way: Way, most: int, exactly: bool) -> Iterable[int]:
     return [gamma for gamma in GAMMAS if gamma < most] + [most]
 
 
-def _plan(way: Way, gamma: int, at: Conditions, most_window: int) -> Plan:
-    window = max(min(_window(way, gamma, at), most_window), gamma, 1)
-    speed = expected_speed(way, gamma, at, window=window)
+def _best_of(way: Way, gammas: Sequence[int], at: Conditions, most_window: int) -> Plan:
+    """The plan of one way; `gammas` grow."""
+    if way is Way.STREAM:
+        return Plan(way, 0, 1, speed=expected_speed(way, 0, at))
+    waited_for = way is Way.SYNC
+    windows = gammas if waited_for else [_window(gamma, at, most_window) for gamma in gammas]
+    speeds = [
+        expected_speed(way, gamma, at, window=window)
+        for gamma, window in zip(gammas, windows, strict=True)
+    ]
+    fastest = max(speeds)
+    if waited_for:
+        index = speeds.index(fastest)
+    else:
+        index = max(i for i, speed in enumerate(speeds) if speed >= AS_GOOD * fastest)
+    speed = speeds[index]
     # A further draft token pays as long as it brings more, in tokens, than the time for it
     # brings otherwise. While verdicts are under way that time costs nothing.
-    marginal = (at.draft_s + at.extra_s) * speed if way is Way.SYNC else at.extra_s * speed
-    return Plan(way, gamma, window, min(marginal, 0.95), speed)
+    marginal = (at.draft_s + at.extra_s) * speed if waited_for else at.extra_s * speed
+    return Plan(way, gammas[index], windows[index], min(marginal, 0.95), speed)
 
 
-def _window(way: Way, gamma: int, at: Conditions) -> int:
+def _window(gamma: int, at: Conditions, most: int) -> int:
     """Enough tokens to keep drafting until a verdict is back, but not beyond hope."""
-    if way in (Way.SYNC, Way.STREAM):
-        return gamma
     needed = int((at.rtt_s + 2 * at.verify_s) / at.draft_s) + 2 * gamma
-    return min(needed, _LONGEST_WINDOW, max(at.hopeful, 2 * gamma))
+    return max(min(needed, _LONGEST_WINDOW, max(at.hopeful, 2 * gamma), most), gamma)

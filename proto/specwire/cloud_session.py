@@ -211,12 +211,13 @@ class CloudSession:
             BadRequest: a field is wrong; the session is unchanged.
             Unconnected: it starts beyond what can be connected, or within the prompt.
         """
+        tokens = list(proposal.tokens)
         try:
-            rows = self._check(proposal)
+            rows = self._check(proposal, tokens)
         except SpecwireError as error:
             error.frontier = self.frontier
             raise
-        tokens, chain, current = list(proposal.tokens), proposal.chain, self._chain
+        chain, current = proposal.chain, self._chain
         if self.finished is not None:
             self.stale += len(tokens)
         elif not tokens:
@@ -232,8 +233,8 @@ class CloudSession:
         if proposal.pacing != pb.PACING_UNSPECIFIED:
             self.pacing = proposal.pacing
 
-    def _check(self, proposal: pb.Proposal) -> list[QRow]:
-        limits, count = self._limits, len(proposal.tokens)
+    def _check(self, proposal: pb.Proposal, tokens: Sequence[int]) -> list[QRow]:
+        limits, count = self._limits, len(tokens)
         if proposal.parents:
             raise Unsupported("draft trees (Proposal.parents) are not supported; send a chain")
         if proposal.number < 1:
@@ -253,7 +254,7 @@ class CloudSession:
                 f"{len(self.request.prompt)} tokens; the frontier is {self.frontier}",
                 frontier=self.frontier,
             )
-        self._vocabulary.check_ids(proposal.tokens, "proposal")
+        self._vocabulary.check_ids(tokens, "proposal")
         if self.request.mode == pb.VERIFICATION_MODE_COUPLED:
             if proposal.WhichOneof("q") is not None:
                 raise BadRequest("a coupled session takes no q; send token ids alone")
@@ -455,17 +456,17 @@ class CloudSession:
         self._asked = False
         self._count(accepted, accepted + rejected)
         self._advance(work, accepted + rejected)
-        verdict = pb.Verdict(
-            number=self._verdict,
-            start=work.start,
-            chain=work.chain,
-            examined=accepted + rejected,
-            accepted=accepted,
-            queue_us=outcome.queue_us,
-            forward_us=outcome.forward_us,
-            evaluated=len(work.tokens),
-            proposal=self._proposal,
-        )
+        frame = pb.CloudFrame()
+        verdict = frame.verdict  # filled where it is: a copy would cost more than all of it
+        verdict.number = self._verdict
+        verdict.start = work.start
+        verdict.chain = work.chain
+        verdict.examined = accepted + rejected
+        verdict.accepted = accepted
+        verdict.queue_us = outcome.queue_us
+        verdict.forward_us = outcome.forward_us
+        verdict.evaluated = len(work.tokens)
+        verdict.proposal = self._proposal
         if self._proposal != self._told:
             self._told = self._proposal
             # As the protocol's 32 bits hold them.
@@ -477,10 +478,9 @@ class CloudSession:
             verdict.logprobs.extend(outcome.logprobs[:kept])
         if self.request.return_text:
             verdict.text = self._vocabulary.decode(tokens[:kept])
-        frames = [pb.CloudFrame(verdict=verdict)]
-        if self.finished is not None:
-            frames.append(pb.CloudFrame(finished=self.finished))
-        return frames
+        if self.finished is None:
+            return [frame]
+        return [frame, pb.CloudFrame(finished=self.finished)]
 
     def _commit(self, tokens: Sequence[int], logprobs: Sequence[pb.TokenLogprobs]) -> int:
         # Commits up to and including the token that ends the text; returns how many.

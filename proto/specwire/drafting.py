@@ -49,7 +49,7 @@ def draft_room(
         drafting: how to draft.
         chain: what is drafted so far.
         frontier: committed tokens.
-        waiting: something sent is not decided yet.
+        waiting: something sent is not decided yet; tells nothing with `pipeline`.
         last: the last position that a draft token may have.
     """
     end = chain.end

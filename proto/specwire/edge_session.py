@@ -96,7 +96,7 @@ class EdgeSession:
     def waiting(self) -> bool:
         """Whether something sent is not decided yet."""
         frontier = self.frontier
-        return self._chains.current.sent_end > frontier or self._pacing.asked_beyond(frontier)
+        return self._chains.current.sent_end > frontier or self._pacing.asked_at >= frontier
 
     def _commit(self, tokens: Sequence[CommittedToken]) -> None:
         self._output.extend(token.id for token in tokens)
@@ -256,7 +256,8 @@ class EdgeSession:
         last = self.max_frontier - 2  # the last position of all is the target's own to fill
         if self._offline:
             return offline_room(self._offline, chain, frontier, last=last)
-        return draft_room(self.drafting, chain, frontier, waiting=self.waiting, last=last)
+        waiting = not self.drafting.pipeline and self.waiting
+        return draft_room(self.drafting, chain, frontier, waiting=waiting, last=last)
 
     def add_draft(
         self,
@@ -336,7 +337,7 @@ class EdgeSession:
             return self._proposal(frontier)
         unsent = chain.end - first
         if unsent:
-            if self.waiting and not self.drafting.pipeline:
+            if not self.drafting.pipeline and self.waiting:
                 return None
             gamma = self.drafting.gamma or 1
             if unsent >= gamma:

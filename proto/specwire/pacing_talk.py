@@ -15,11 +15,15 @@ class PacingTalk:
 
     def __init__(self, pacing: pb.Pacing) -> None:
         self.wanted = pacing
+        self.due = False
+        """Whether the cloud must be told before there are drafts: it may be waiting."""
+        self.asked_at = -1
+        """Where a target token was asked for last, which is not there yet unless the frontier
+        is beyond it."""
         self._told = True
         self._switched = False  # since the session was opened first
         self._at_once = False
         self._may_wait = pacing != pb.PACING_RUN_AHEAD  # the cloud, for all it was told
-        self._asked_at = -1  # position of the last empty proposal
 
     def want(self, pacing: pb.Pacing, *, at_once: bool) -> None:
         """Pace so from now on.
@@ -31,29 +35,25 @@ class PacingTalk:
             self.wanted = pacing
             self._switched = True
             self._told = False
+        self._settle_due()
 
     def reopened(self) -> None:
         """The link was lost: a switch may have been, too, and it may have arrived."""
         self._told = not self._switched
         self._may_wait = self._switched or self.wanted != pb.PACING_RUN_AHEAD
-        self._asked_at = -1
+        self.asked_at = -1
+        self._settle_due()
 
-    @property
-    def due(self) -> bool:
-        """Whether the cloud must be told before there are drafts: it may be waiting."""
-        return not self._told and (self._at_once or self.wanted == pb.PACING_RUN_AHEAD)
+    def _settle_due(self) -> None:
+        self.due = not self._told and (self._at_once or self.wanted == pb.PACING_RUN_AHEAD)
 
     def tell(self, proposal: pb.Proposal) -> None:
         """Put into a proposal what the cloud has to be told."""
         if self._told:
             return
-        self._told = True
+        self._told, self.due = True, False
         self._may_wait = self.wanted != pb.PACING_RUN_AHEAD
         proposal.pacing = self.wanted
-
-    def asked_beyond(self, frontier: int) -> bool:
-        """Whether a target token was asked for that is not there yet."""
-        return self._asked_at >= frontier
 
     @property
     def needs_asking(self) -> bool:
@@ -65,4 +65,4 @@ class PacingTalk:
 
     def ask(self, frontier: int) -> None:
         """A target token is asked for."""
-        self._asked_at = frontier
+        self.asked_at = frontier

@@ -68,9 +68,9 @@ class Vocabulary:
 
     def check_ids(self, ids: Sequence[int], what: str) -> None:
         """Raise `BadRequest` unless every id names a token. `what` is for the message."""
-        size = len(self.names)
+        names, size = self.names, len(self.names)
         for index, id_ in enumerate(ids):
-            if not 0 <= id_ < size or self.names[id_] is None:
+            if not 0 <= id_ < size or names[id_] is None:
                 raise BadRequest(
                     f"{what}: token id {id_} at index {index} is not in the vocabulary "
                     f"(ids 0 … {size - 1})"
