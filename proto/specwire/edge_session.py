@@ -99,7 +99,7 @@ class EdgeSession:
         return self._chains.current.sent_end > frontier or self._pacing.asked_at >= frontier
 
     def _commit(self, tokens: Sequence[CommittedToken]) -> None:
-        self._output.extend(token.id for token in tokens)
+        self._output.extend([token.id for token in tokens])
         self.frontier += len(tokens)
         # Known before the cloud says so: what is sent now would meet the end of the stream.
         ended = bool(self._output) and self._output[-1] in self._end_ids

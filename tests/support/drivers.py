@@ -253,7 +253,7 @@ class Driver:
     def describe(self) -> str:
         """The state, for a failing test."""
         chain = self.edge._chains.current
-        asked_at = self.edge._pacing._asked_at
+        asked_at = self.edge._pacing.asked_at
         return (
             f"edge at {self.edge.frontier} with chain {chain}, asked at {asked_at}; "
             f"cloud at {self.cloud.frontier} with {self.cloud._chain}, pacing {self.cloud.pacing}"
