@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks import system, theory
+from benchmarks import contest, system, theory
 from benchmarks.results import Results, Row
 
 Value = Callable[[Results], float | None]
@@ -110,9 +110,10 @@ the times of this machine, over all these links, with both drafts and 36 texts e
 0.98 or more."""
 
 GOALS = (
-    Goal("auto against streaming, every link and draft", _auto("auto_against_streaming"), 0.95,
+    Goal("auto against streaming, every link and draft, surely at least", _auto("streaming_low"),
+         contest.AIM, why=_BEST),
+    Goal("auto against the best fixed way, surely at least", _auto("best_low"), contest.AIM,
          why=_BEST),
-    Goal("auto against the best fixed way", _auto("auto_against_best"), 0.95, why=_BEST),
     *(
         Goal(
             f"auto against streaming, {draft} draft, round trip {trip}",

@@ -2,7 +2,8 @@
 
 Verifier and edge have a core each, and a process each; the relay between them is this
 process. Ways take turns, prompt after prompt, so that a machine that slows down slows all of
-them, and each ratio is of one turn.
+them, and each ratio is of one turn. After a round of everything, those take further turns of
+which it is not sure yet whether `auto` is as fast as it should be.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Any
 
+from benchmarks.contest import Contender, against, undecided
 from benchmarks.pair import DRAFTS, PROMPTS, verifier
 from edge_client import EdgeClient
 from netsim.links.profiles import profile
@@ -28,14 +30,14 @@ LINKS = ("rtt-0", "rtt-20", "rtt-50", "rtt-100", "rtt-200", "rtt-400", "4g-weak"
 QUICK_LINKS = ("rtt-50",)
 DRAFTED = (Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 TEMPERATURES = (0.0, 0.7)
+ROUNDS = 6
+"""At most."""
 TOKENS = 64
 QUICK_TOKENS = 16
 PER_TOKEN_TOKENS = 8
 """Of the way that pays a round trip for each: all of them cost the same."""
 
 Row = dict[str, Any]
-Key = tuple[float, str | None, str]
-"""Temperature, draft and way."""
 
 
 def run(*, quick: bool = False) -> list[Row]:
@@ -46,6 +48,7 @@ def run(*, quick: bool = False) -> list[Row]:
         "temperatures": TEMPERATURES[:1] if quick else TEMPERATURES,
         "prompts": list(PROMPTS)[:1] if quick else list(PROMPTS),
         "tokens": QUICK_TOKENS if quick else TOKENS,
+        "rounds": 1 if quick else ROUNDS,
     }
     rows: list[Row] = []
     with verifier(cloud) as address:
@@ -75,7 +78,7 @@ async def _over(address: str, link: str, task: Row) -> list[Row]:
 
 
 async def _edge(task: Row) -> AsyncIterator[Row]:
-    """Every way in turn, once for each prompt and temperature."""
+    """Every way in turn, once for each prompt and temperature; then what is undecided, again."""
     address = task["address"]
     async with contextlib.AsyncExitStack() as stack:
         clients = {
@@ -88,27 +91,41 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
                 await generate(
                     client, address, Way.AUTO, messages, tokens=24, temperature=temperature
                 )
-        for prompt in task["prompts"]:
-            for temperature in task["temperatures"]:
-                for draft, way in _ways():
-                    measured = await generate(
-                        clients[draft or next(iter(clients))],
-                        address,
-                        way,
-                        [("user", PROMPTS[prompt])],
-                        tokens=PER_TOKEN_TOKENS if way is Way.PER_TOKEN else task["tokens"],
-                        temperature=temperature,
-                    )
-                    turn = {"prompt": prompt, "temperature": temperature}
-                    yield {**turn, "draft": draft, "way": str(way), **_figures(measured)}
+        turns: list[Row] = []
+        for number in range(task["rounds"]):
+            contenders = undecided(turns) if turns else set(_all(task["temperatures"]))
+            for prompt, (temperature, draft, way) in _order(task["prompts"], contenders, number):
+                measured = await generate(
+                    clients[draft or next(iter(clients))],
+                    address,
+                    Way(way),
+                    [("user", PROMPTS[prompt])],
+                    tokens=PER_TOKEN_TOKENS if way == Way.PER_TOKEN else task["tokens"],
+                    temperature=temperature,
+                    seed=1 + number,
+                )
+                turn = {"round": number, "prompt": prompt, "temperature": temperature}
+                turns.append({**turn, "draft": draft, "way": way, **_figures(measured)})
+                yield turns[-1]
 
 
-def _ways() -> Iterator[tuple[str | None, Way]]:
-    yield None, Way.PER_TOKEN
-    yield None, Way.STREAM
-    for draft in DRAFTS:
-        for way in DRAFTED:
-            yield draft, way
+def _all(temperatures: Sequence[float]) -> Iterator[Contender]:
+    for temperature in temperatures:
+        yield temperature, None, Way.PER_TOKEN
+        yield temperature, None, Way.STREAM
+        for draft in DRAFTS:
+            for way in DRAFTED:
+                yield temperature, draft, way
+
+
+def _order(
+    prompts: Sequence[str], contenders: Collection[Contender], number: int
+) -> Iterator[tuple[str, Contender]]:
+    """The turns of a round: to and fro, for who goes first finds other caches than who follows."""
+    ways = [way for way in _all(TEMPERATURES) if way in contenders]
+    for index, prompt in enumerate(prompts):
+        for contender in ways if (index + number) % 2 == 0 else reversed(ways):
+            yield prompt, contender
 
 
 def _figures(measured: Measured) -> Row:
@@ -128,51 +145,41 @@ def _figures(measured: Measured) -> Row:
 
 
 def summary(link: str, turns: Sequence[Row]) -> list[Row]:
-    """Medians by temperature, draft and way, with the ratios of single turns to streaming's."""
+    """Medians by temperature, draft and way; of `auto`, how it does against the others."""
     streamed = {
-        (turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
+        (turn["round"], turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
         for turn in turns
         if turn["way"] == Way.STREAM
     }
-    groups: dict[Key, list[Row]] = defaultdict(list)
+    groups: dict[Contender, list[Row]] = defaultdict(list)
     for turn in turns:
         groups[turn["temperature"], turn["draft"], turn["way"]].append(turn)
+    contest = against(turns)
     rows = []
     for (temperature, draft, way), found in groups.items():
         ratios = sorted(
-            turn["tokens_per_s"] / streamed[turn["prompt"], temperature] for turn in found
+            turn["tokens_per_s"] / streamed[key]
+            for turn in found
+            if (key := (turn["round"], turn["prompt"], temperature)) in streamed
         )
         alphas = [turn["alpha"] for turn in found if turn["alpha"] is not None]
         row: Row = {"link": link, "temperature": temperature, "draft": draft, "way": way}
+        row["turns"] = len(found)
         row["against_streaming"] = statistics.median(ratios)
         row["least"], row["most"] = ratios[0], ratios[-1]
         row["alpha"] = statistics.mean(alphas) if alphas else None
-        for key in _figures_keys(found[0]):
-            row[key] = statistics.median(turn[key] for turn in found)
-        if way == Way.AUTO:
-            row["best_fixed"], row["against_best"] = _against_best(groups, temperature, draft)
+        for name in _figures_keys(found[0]):
+            row[name] = statistics.median(turn[name] for turn in found)
+        if way == Way.AUTO and draft is not None:
+            others = contest[temperature, draft]
+            best = min(others, key=lambda other: others[other].mean)
+            for name, other in (("streaming", Way.STREAM), ("best", best)):
+                ratio = others[other]
+                row[f"auto_against_{name}"] = ratio.mean
+                row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
+            row["best_fixed"] = best
         rows.append(row)
     return rows
-
-
-def _against_best(
-    groups: Mapping[Key, Sequence[Row]], temperature: float, draft: str | None
-) -> tuple[str, float]:
-    """The fixed way, streaming among them, that `auto` does worst against, and how it does.
-
-    That is the median of the ratios of single turns, as the prompts differ by more.
-    """
-    auto = groups[temperature, draft, Way.AUTO]
-    against = {
-        way: statistics.median(
-            ours["tokens_per_s"] / theirs["tokens_per_s"]
-            for ours, theirs in zip(auto, found, strict=True)
-        )
-        for (heat, drafted_by, way), found in groups.items()
-        if heat == temperature and drafted_by in (None, draft) and way != Way.AUTO
-    }
-    worst = min(against, key=lambda way: against[way])
-    return worst, against[worst]
 
 
 def _figures_keys(turn: Row) -> list[str]:
@@ -183,10 +190,12 @@ def claims(rows: Sequence[Row]) -> list[Row]:
     """How `auto` does on each link: against streaming, and against the best fixed way."""
     return [
         {
-            **{key: row[key] for key in ("link", "temperature", "draft")},
-            "auto_against_streaming": row["against_streaming"],
-            "best_fixed": row["best_fixed"],
-            "auto_against_best": row["against_best"],
+            key: row[key]
+            for key in (
+                *("link", "temperature", "draft", "turns"),
+                *("auto_against_streaming", "streaming_low", "streaming_high"),
+                *("best_fixed", "auto_against_best", "best_low", "best_high"),
+            )
         }
         for row in rows
         if row["way"] == Way.AUTO

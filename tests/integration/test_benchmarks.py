@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import NOT_QUICK, SUITES
+from benchmarks.contest import Ratio, undecided
 from benchmarks.page import markdown
 from benchmarks.system import claims, summary
 
@@ -50,29 +53,73 @@ def test_an_unknown_suite_is_named() -> None:
     assert "no suite is called 'speed'; there are system" in done.stderr
 
 
-def test_auto_is_held_against_the_best_of_its_own_draft_prompt_by_prompt() -> None:
-    def turns(way: str, draft: str | None, *speeds: float) -> list[dict[str, object]]:
-        fixed = {"temperature": 0.0, "draft": draft, "way": way, "alpha": None}
-        return [
-            {**fixed, "prompt": prompt, "tokens_per_s": speed}
-            for prompt, speed in enumerate(speeds)
-        ]
+def turns(way: str, draft: str | None, *speeds: float, round: int = 0) -> list[dict[str, object]]:
+    fixed = {"temperature": 0.0, "draft": draft, "way": way, "alpha": None, "round": round}
+    return [
+        {**fixed, "prompt": str(prompt), "tokens_per_s": speed}
+        for prompt, speed in enumerate(speeds)
+    ]
 
+
+def test_auto_is_held_against_the_best_of_its_own_draft_turn_by_turn() -> None:
     rows = summary(
         "rtt-0",
         [
             *turns("stream", None, 10, 10, 10),
             *turns("sync", "small", 20, 40, 8),  # its median is auto's, yet it is better
-            *turns("auto", "small", 19, 38, 20),
+            *turns("auto", "small", 19, 38, 7.6),
             *turns("pipeline", "close", 25, 25, 25),
-            *turns("sync", "close", 30, 30, 30),
-            *turns("auto", "close", 33, 33, 10),
+            *turns("sync", "close", 30, 30, 10),
+            *turns("auto", "close", 33, 33, 11),
         ],
     )
     small, close = claims(rows)
-    assert (small["best_fixed"], small["auto_against_best"]) == ("sync", 0.95)
-    assert (close["best_fixed"], close["auto_against_best"]) == ("sync", 1.1)
-    assert (small["auto_against_streaming"], close["auto_against_streaming"]) == (2.0, 3.3)
+    assert (small["best_fixed"], small["auto_against_best"]) == ("sync", pytest.approx(0.95))
+    assert (close["best_fixed"], close["auto_against_best"]) == (
+        "pipeline",
+        pytest.approx((1.32 * 1.32 * 0.44) ** (1 / 3)),
+    )
+    assert small["auto_against_streaming"] == pytest.approx((1.9 * 3.8 * 0.76) ** (1 / 3))
+    assert close["auto_against_streaming"] == pytest.approx((3.3 * 3.3 * 1.1) ** (1 / 3))
+
+
+def test_a_ratio_is_of_turns_that_both_took() -> None:
+    ours = {(0, "a"): 10.0, (0, "b"): 20.0, (1, "a"): 5.0}
+    theirs = {(0, "a"): 8.0, (0, "b"): 25.0, (2, "a"): 1.0}
+    ratio = Ratio.of(ours, theirs)
+    assert ratio.mean == pytest.approx(1.0)
+    # Logarithms ±ln 1.25, whose standard error is ln 1.25; Student's t of one degree at 97.5 %.
+    assert ratio.high == pytest.approx(1.25**12.7062, rel=1e-3)
+    assert ratio.low == pytest.approx(1 / ratio.high)
+    assert not ratio.decided
+    assert (Ratio.of({(0, "a"): 3.0}, {(0, "a"): 1.0}).low, ratio.decided) == (0.0, False)
+
+
+def test_the_interval_holds_the_ratio_as_often_as_it_says() -> None:
+    # 2000 contests of two ways that are equally fast: 95 % of the intervals hold 1. The bounds
+    # are five standard deviations off: such a test fails once in two million runs.
+    rng = random.Random(3)
+
+    def speeds() -> dict[tuple[int, str], float]:
+        return {(0, str(turn)): 30 * math.exp(rng.gauss(0.0, 0.1)) for turn in range(8)}
+
+    ratios = [Ratio.of(speeds(), speeds()) for _ in range(2000)]
+    held = sum(ratio.low <= 1.0 <= ratio.high for ratio in ratios) / len(ratios)
+    assert abs(held - 0.95) < 5 * math.sqrt(0.95 * 0.05 / len(ratios))
+
+
+def test_only_what_is_not_decided_takes_more_turns() -> None:
+    found = [
+        *turns("stream", None, 10, 10.1, 10, 9.9),
+        *turns("sync", "small", 12, 9, 11, 8),
+        *turns("auto", "small", 10.2, 10, 10.1, 10),  # surely as fast as streaming
+        *turns("sync", "close", 30, 30.3, 30.1, 30),
+        *turns("auto", "close", 20, 20.1, 20, 20.2),  # surely too slow
+    ]
+    assert undecided(found) == {(0.0, "small", "sync"), (0.0, "small", "auto")}
+    found += turns("sync", "small", 8, 8, 8.1, 8, round=1)
+    found += turns("auto", "small", 11, 11, 11, 11, round=1)
+    assert undecided(found) == set()
 
 
 def test_a_table_holds_rows_of_different_kinds() -> None:

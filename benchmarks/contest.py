@@ -1,0 +1,88 @@
+"""How `auto` does against each fixed way: ratios of single turns, and how sure they are.
+
+Speeds of one way over one link differ by a tenth from turn to turn, so a few turns tell little.
+What is not decided yet goes on, and only that: the rounds are a sequential experiment.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from netsim.scenario import Way
+
+AIM = 0.95
+"""What `auto` is to reach, of each other way's speed."""
+_SURE = 0.975
+"""That a ratio is above the lower end of its interval; as much that it is below the upper."""
+
+Turn = Mapping[str, Any]
+Speeds = Mapping[tuple[int, str], float]
+"""Tokens/s by round and prompt."""
+Contender = tuple[float, str | None, str]
+"""Temperature, draft and way."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One way's speed to another's.
+
+    mean: geometric, of single turns. low, high: its interval of 95 %, by Student's t of the
+    logarithms; without end where there is one turn.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Speeds, theirs: Speeds) -> Ratio:
+        """Of the turns that both took."""
+        logs = [math.log(ours[turn] / theirs[turn]) for turn in ours if turn in theirs]
+        mean = statistics.mean(logs)
+        reach = math.inf
+        if len(logs) > 1:
+            error = statistics.stdev(logs) / math.sqrt(len(logs))
+            reach = float(stats.t.ppf(_SURE, len(logs) - 1)) * error
+        return cls(math.exp(mean), math.exp(mean - reach), math.exp(min(mean + reach, 700.0)))
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is surely enough, or surely too little."""
+        return self.low >= AIM or self.high < AIM
+
+
+def against(turns: Sequence[Turn]) -> dict[tuple[float, str], dict[str, Ratio]]:
+    """`auto` against each other way, streaming among them, by temperature and draft."""
+    speeds: dict[Contender, dict[tuple[int, str], float]] = defaultdict(dict)
+    for turn in turns:
+        contender = turn["temperature"], turn["draft"], turn["way"]
+        speeds[contender][turn["round"], turn["prompt"]] = turn["tokens_per_s"]
+    found: dict[tuple[float, str], dict[str, Ratio]] = {}
+    for (temperature, draft, way), ours in speeds.items():
+        if way != Way.AUTO or draft is None:
+            continue
+        found[temperature, draft] = {
+            other: Ratio.of(ours, theirs)
+            for (heat, drafted_by, other), theirs in speeds.items()
+            if heat == temperature and drafted_by in (None, draft) and other != Way.AUTO
+        }
+    return found
+
+
+def undecided(turns: Sequence[Turn]) -> set[Contender]:
+    """What has to take more turns."""
+    more: set[Contender] = set()
+    for (temperature, draft), ratios in against(turns).items():
+        for way, ratio in ratios.items():
+            if not ratio.decided:
+                alone = way in (Way.STREAM, Way.PER_TOKEN)
+                more.add((temperature, None if alone else draft, way))
+                more.add((temperature, draft, Way.AUTO))
+    return more
