@@ -24,6 +24,7 @@ from edge_client import EdgeClient, GenerateOptions, Mode
 from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
+from edge_client.draft.shelf import roomy
 from edge_client.draft.source import Drafted, DraftRules, DraftSource, ModelSource
 from edge_client.drafter import DRAFT_CONTEXT
 from netsim.real import cores, on_cores
@@ -113,7 +114,7 @@ def _generate(address: str, spec: str) -> None:
     with EdgeClient(address, draft=spec, threads=1) as client:
         options = GenerateOptions(max_tokens=TOKENS, mode=Mode.RUN_AHEAD)
         result = client.generate(messages=[("user", PROMPTS["chat"])], options=options)
-        context = min(result.prompt_tokens + TOKENS, DRAFT_CONTEXT)
+        context = roomy(result.prompt_tokens + TOKENS, DRAFT_CONTEXT)
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     resident = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
     kv = context * _kv_bytes(resolve_model(spec, print))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.lookup import CombinedSource, LookupSource
 from edge_client.draft.models import resolve_model
+from edge_client.draft.shelf import BorrowedDraft, DraftShelf
 from edge_client.draft.source import DraftRules, DraftSource, ModelSource
 from edge_client.draft.threads import check_threads
 from edge_client.draft.worker import DraftWorker
@@ -100,6 +100,7 @@ class Drafter:
         self._lock = threading.Lock()
         self._closed = False
         self._worker = DraftWorker()
+        self._shelf = DraftShelf(DRAFT_CONTEXT)
         self._estimates = estimates
 
     def load(self) -> LlamaWeights:
@@ -213,11 +214,7 @@ class Drafter:
     def source(
         self, weights: LlamaWeights | None, machine: EdgeSession, options: GenerateOptions
     ) -> DraftSource:
-        """The source of one session's drafts.
-
-        Raises:
-            ModelError: llama.cpp can't make room for it.
-        """
+        """The source of one session's drafts."""
         coupled = machine.request.mode == pb.VERIFICATION_MODE_COUPLED
         if weights is None:
             return LookupSource(coupled=coupled)
@@ -231,8 +228,8 @@ class Drafter:
             prompt_length=len(machine.request.prompt),
             truncation=options.truncation,
         )
-        model = ModelSource(LlamaDraft(weights, context=longest, threads=self._threads), rules)
-        source = self._place(model)
+        draft = BorrowedDraft(self._shelf, weights, context=longest, threads=self._threads)
+        source = self._place(ModelSource(draft, rules))
         if self._from is DraftFrom.AUTO and machine.output_is_fixed:
             return CombinedSource(source, coupled=coupled)
         return source
@@ -243,6 +240,7 @@ class Drafter:
         One that is still being loaded is freed by the thread that does it.
         """
         self._worker.close()
+        self._shelf.close()
         self._closed = True
         if self._lock.acquire(timeout=CLOSE_S):
             try:

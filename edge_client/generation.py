@@ -329,12 +329,7 @@ class Generation:
         if self._run is not None or self._draft_failed:
             return
         events = DraftEvents(self._on_draft, self._on_exhausted, self._on_draft_failed)
-        try:
-            source = draft.make_source(self._machine)
-        except SpecwireError as error:
-            self._on_draft_failed(error)
-        else:
-            self._run = draft.worker.open(source, events)
+        self._run = draft.worker.open(draft.make_source(self._machine), events)
 
     def _go_offline(self) -> None:
         """Draft on although nothing can be sent, if that is wanted."""

@@ -111,8 +111,12 @@ class LlamaDraft:
         self._sequence.truncate(length)
 
     def stop(self) -> None:
-        """Let nothing begin any more; a call in another thread stops early. Close it then."""
+        """Let nothing begin until `resume`; a call in another thread stops early."""
         self._sequence.stop()
+
+    def resume(self) -> None:
+        """Let calls begin again after `stop`. Not for one that was closed."""
+        self._sequence.resume()
 
     def close(self) -> None:
         """Free the context. Waits for a call in another thread, which stops early. Idempotent.

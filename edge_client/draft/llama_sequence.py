@@ -33,11 +33,17 @@ _EXIT_WAIT_S = 10.0
 
 
 class _Gate:
-    """Lets one thread at a time into a context, and none once it is shut."""
+    """Lets one thread at a time into a context; none while it is stopped or once it is shut."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.stopped = False
         self.shut = False
+
+    @property
+    def open(self) -> bool:
+        """Whether anything may begin."""
+        return not (self.stopped or self.shut)
 
 
 class _Context:
@@ -253,8 +259,12 @@ class LlamaSequence:
             self.gate.lock.release()
 
     def stop(self) -> None:
-        """Let nothing begin any more; a call in another thread stops early. Close it then."""
-        self.gate.shut = True
+        """Let nothing begin until `resume`; a call in another thread stops early."""
+        self.gate.stopped = True
+
+    def resume(self) -> None:
+        """Let calls begin again after `stop`. Not for one that was closed."""
+        self.gate.stopped = False
 
     def close(self) -> None:
         """Free the context. Waits for a call in another thread, which stops early. Idempotent.
@@ -276,7 +286,7 @@ class LlamaSequence:
                 f"the {self._role} {self._name} is in use by another thread; "
                 f"give each thread its own (they share the weights)"
             )
-        if self.gate.shut:
+        if not self.gate.open:
             self.gate.lock.release()
             raise RuntimeError(f"the {self._role} {self._name} is closed")
 
@@ -321,28 +331,31 @@ class LlamaSequence:
         self._current = None
         size, left = self._batch_size, len(pending)
         parts: list[Rows] = []
+        read = 0
         try:
-            for at in range(0, left, size):
-                stop = min(at + size, left)
-                wanted = max(0, stop - max(at, left - rows))
-                self._decode(pending[at:stop], done + at, wanted)
+            while read < left and self.gate.open:
+                stop = min(read + size, left)
+                wanted = max(0, stop - max(read, left - rows))
+                self._decode(pending[read:stop], done + read, wanted)
                 if wanted:
-                    read = self._read(wanted)
-                    parts.append(read if stop == left else read.copy())
-            held.extend(tokens)
-            self._evaluated = done + left
+                    logits = self._read(wanted)
+                    parts.append(logits if stop == left else logits.copy())
+                read = stop
         except BaseException:  # an interrupt too: what llama.cpp holds is unknown now
             self.api.llama_memory_clear(self._memory, True)
             held.clear()
             self._evaluated = 0
             raise
+        # Where it was stopped, what has been read stays: whoever goes on need not read it again.
+        held.extend(pending[len(held) - done : read])
+        self._evaluated = done + read
+        if read < left:
+            raise RuntimeError(f"the {self._role} {self._name} was stopped during a call")
         self._current = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._current
 
     def _decode(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Evaluate one batch and keep the logits of its last `rows` tokens."""
-        if self.gate.shut:
-            raise RuntimeError(f"the {self._role} {self._name} was closed during a call")
         context = self._held_context()
         count = len(tokens)
         batch = context.batch

@@ -60,7 +60,7 @@ class LlamaTarget:
     @property
     def stopped(self) -> bool:
         """Whether it was stopped or closed, and can't be used any more."""
-        return self._sequence.gate.shut
+        return not self._sequence.gate.open
 
     def stop(self) -> None:
         """Let nothing begin any more; a call in another thread stops early. Close it then."""

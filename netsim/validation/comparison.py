@@ -72,7 +72,6 @@ def _simulated(item: Observed, link: LinkModel) -> float:
         verify=Duration(verify),
         extra_s=extra,
         batch_s=batch,
-        draft_prefill_s=item.draft_prefill_s / real.prompt_tokens if drafted else 0.0,
         overhead_s=OVERHEAD_S,
     )
     scenario = Scenario(

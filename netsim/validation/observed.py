@@ -12,15 +12,11 @@ import dataclasses
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edge_client import EdgeClient
-from edge_client.draft.llama_draft import LlamaDraft
-from edge_client.draft.llama_weights import LlamaWeights
-from edge_client.draft.models import resolve_model
 from edge_client.render import notice
 from netsim.real import Arrival, Measured, check_drafts, generate, on_cores
 from netsim.scenario import Way
@@ -46,11 +42,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Observed:
-    """One generation. gamma: as it was asked for. draft_prefill_s: of the prompt on the edge."""
+    """One generation. gamma: as it was asked for."""
 
     measured: Measured
     gamma: int | None
-    draft_prefill_s: float
 
 
 def observe(task: Task, *, inside: Sequence[str] = ()) -> list[Observed]:
@@ -73,17 +68,16 @@ def _read(item: dict[str, Any]) -> Observed:
     measured = dict(item["measured"])
     measured["way"] = Way(measured["way"])
     measured["arrivals"] = [Arrival(**arrival) for arrival in measured["arrivals"]]
-    return Observed(Measured(**measured), item["gamma"], item["draft_prefill_s"])
+    return Observed(Measured(**measured), item["gamma"])
 
 
 async def _measure(task: Task) -> list[Observed]:
     messages = [("user", PROMPT)]
     found = []
     async with EdgeClient(task.address, draft=task.draft, threads=1, notify=notice) as client:
-        # It loads the draft, connects, and fills the verifier's cache of prompts.
+        # It loads the draft, connects, and has both ends read the prompt, which they remember.
         first = await generate(client, task.address, WARM_UP, messages, tokens=WARM_UP_TOKENS)
         check_drafts(task.draft, first)
-        prefill_s = _draft_prefill_s(task.draft, first.prompt_tokens)
         for seed in range(task.runs):
             for way in task.ways:
                 gamma = None if way is Way.STREAM else task.gamma
@@ -96,17 +90,8 @@ async def _measure(task: Task) -> list[Observed]:
                     gamma=gamma,
                     seed=seed,
                 )
-                found.append(Observed(measured, gamma, prefill_s))
+                found.append(Observed(measured, gamma))
     return found
-
-
-def _draft_prefill_s(draft: str, prompt: int) -> float:
-    """Seconds until the draft has read a prompt of so many tokens, its context included."""
-    with LlamaWeights(resolve_model(draft, notice)) as weights:
-        began = time.perf_counter()
-        with LlamaDraft(weights, context=prompt + 256, threads=1) as context:
-            context.logits_after([1000 + i for i in range(prompt)])
-        return time.perf_counter() - began
 
 
 def main() -> int:

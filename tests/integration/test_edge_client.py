@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import edge_client
 from edge_client import EdgeClient, GenerateOptions, Mode, Result, link
+from edge_client.draft.llama_draft import LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
 from specwire.committed import Origin
 from specwire.edge_session import EdgeSession
@@ -265,25 +267,59 @@ async def test_positions_follow_each_other(verifier: VerifierThread, draft: str)
 # ── closing ──────────────────────────────────────────────────────────────────────────
 
 
-def test_closing_leaves_nothing_behind(verifier: VerifierThread, draft: str) -> None:
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[LlamaDraft]:
+    """The draft's evaluation states, as they are made."""
+    made: list[LlamaDraft] = []
+
+    def make(*args: Any, **options: Any) -> LlamaDraft:
+        made.append(LlamaDraft(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr("edge_client.draft.shelf.LlamaDraft", make)
+    return made
+
+
+def test_closing_leaves_nothing_behind(
+    verifier: VerifierThread, draft: str, states: list[LlamaDraft]
+) -> None:
     before = own_threads()
     client = EdgeClient(verifier.address, draft=draft, threads=1)
     client.close()  # nothing to close yet
     client = EdgeClient(verifier.address, draft=draft, drafts="model", threads=1)
-    sources: list[Any] = []
-    make = client._drafter.source
-
-    def source(weights: LlamaWeights | None, machine: EdgeSession, options: GenerateOptions) -> Any:
-        sources.append(make(weights, machine, options))
-        return sources[-1]
-
-    client._drafter.source = source  # type: ignore[method-assign]
     client.generate("Hello", options=asking(20))
     assert sorted(own_threads()) == sorted([*before, "draft", "edge-client"])
+    assert [state.closed for state in states] == [False]
     client.close()
     client.close()
     assert own_threads() == before
-    assert len(sources) == 1 and sources[0]._model.closed
+    assert [state.closed for state in states] == [True]
+
+
+def test_a_conversation_is_drafted_for_without_being_read_again(
+    verifier: VerifierThread, draft: str, states: list[LlamaDraft]
+) -> None:
+    with EdgeClient(verifier.address, draft=draft, drafts="model", threads=1) as client:
+        messages = [("user", "Hello, how are you? " * 20)]
+        options = replace(asking(20), mode=Mode.SYNC)
+        first = client.generate(messages=messages, options=options)
+        (state,) = states
+        evaluated: list[int] = []
+        decode = state._sequence._decode
+
+        def noted(tokens: Sequence[int], position: int, rows: int) -> None:
+            evaluated.append(len(tokens))
+            decode(tokens, position, rows)
+
+        state._sequence._decode = noted  # type: ignore[method-assign]
+        messages += [("assistant", first.text), ("user", "And now?")]
+        second = client.generate(messages=messages, options=options)
+    new = second.prompt_tokens - first.prompt_tokens
+    assert len(states) == 1 and evaluated
+    assert second.counts.proposed > 0
+    # What is new is read, and a token or two for each that is drafted or committed.
+    few = 3 * (second.counts.proposed + len(second.token_ids))
+    assert sum(evaluated) < new + few < new + first.prompt_tokens
 
 
 async def test_closing_in_a_loop_leaves_nothing_behind(

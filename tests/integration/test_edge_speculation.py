@@ -15,7 +15,7 @@ import transformers
 
 from edge_client import EdgeClient, Mode, Result, Verification
 from edge_client.draft.llama_weights import LlamaWeights
-from specwire.errors import BadRequest
+from specwire.errors import BadRequest, ModelError
 from specwire.vocabulary import Vocabulary
 from tests.support.edge import (
     DRAFTING_MODES,
@@ -272,13 +272,16 @@ async def test_a_draft_without_the_q_that_its_rule_needs_is_told_and_left_out(
 
 @pytest.mark.parametrize("mode", DRAFTING_MODES)
 async def test_a_draft_that_can_not_begin_is_told_and_left_out(
-    verifier: VerifierThread, near_draft: Path, mode: Mode
+    verifier: VerifierThread, near_draft: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = SourceClient(verifier.address, str(near_draft), model_source(0), notify=quiet)
-    async with client:
+    def no_memory(*args: object, **options: object) -> None:
+        raise ModelError("can't make a context of 512 tokens")
+
+    monkeypatch.setattr("edge_client.draft.shelf.LlamaDraft", no_memory)
+    async with EdgeClient(verifier.address, draft=str(near_draft), notify=quiet) as client:
         result = await settled(client.complete("Hello", options=asking(30, mode=mode)))
     assert len(result.token_ids) == 30
-    assert len(result.notices) == 1 and "draft context must be at least 1" in result.notices[0]
+    assert len(result.notices) == 1 and "can't make a context" in result.notices[0]
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────

@@ -416,7 +416,7 @@ def test_close_stops_a_long_prompt_in_another_thread(make: Callable[..., LlamaDr
     worker.join(10)
     assert not closer.is_alive()
     assert not worker.is_alive()
-    assert "closed" in str(errors[0])
+    assert "stopped" in str(errors[0])
     assert calls[0] == 1
 
 

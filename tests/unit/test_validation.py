@@ -82,7 +82,7 @@ def record_of(scenario: Scenario, link: LinkEstimates | None = None) -> Observed
         prompt_tokens=scenario.prompt,
         record=record,
     )
-    return Observed(measured, scenario.gamma, 0.0)
+    return Observed(measured, scenario.gamma)
 
 
 @pytest.mark.parametrize("way", [Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD])
@@ -105,7 +105,7 @@ def test_streaming_is_timed_by_its_tokens() -> None:
     link = LinkModel.symmetric(0.1)
     arrivals = [Arrival(0.15 + 0.05 * i, "x", "run-ahead") for i in range(64)]
     measured = Measured(Way.STREAM, arrivals=arrivals, token_ids=[1] * 64, prompt_tokens=20)
-    (found,) = compare(link, "relay", [Observed(measured, None, 0.0)])
+    (found,) = compare(link, "relay", [Observed(measured, None)])
     assert found.disagreement == pytest.approx(0.0, abs=0.02)
 
 
