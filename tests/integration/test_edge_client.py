@@ -300,8 +300,8 @@ def test_a_conversation_is_drafted_for_without_being_read_again(
     verifier: VerifierThread, draft: str, states: list[LlamaDraft]
 ) -> None:
     with EdgeClient(verifier.address, draft=draft, drafts="model", threads=1) as client:
-        messages = [("user", "Hello, how are you? " * 20)]
-        options = replace(asking(20), mode=Mode.SYNC)
+        messages = [("user", "Hello, how are you? " * 10)]
+        options = replace(asking(8), mode=Mode.SYNC, gamma=2)
         first = client.generate(messages=messages, options=options)
         (state,) = states
         evaluated: list[int] = []
