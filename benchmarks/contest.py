@@ -46,11 +46,11 @@ class Ratio:
         """Of the turns that both took."""
         logs = [math.log(ours[turn] / theirs[turn]) for turn in ours if turn in theirs]
         mean = statistics.mean(logs)
-        reach = math.inf
-        if len(logs) > 1:
-            error = statistics.stdev(logs) / math.sqrt(len(logs))
-            reach = float(stats.t.ppf(_SURE, len(logs) - 1)) * error
-        return cls(math.exp(mean), math.exp(mean - reach), math.exp(min(mean + reach, 700.0)))
+        if len(logs) < 2:
+            return cls(math.exp(mean), 0.0, math.inf)
+        error = statistics.stdev(logs) / math.sqrt(len(logs))
+        reach = float(stats.t.ppf(_SURE, len(logs) - 1)) * error
+        return cls(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
 
     @property
     def decided(self) -> bool:

@@ -25,14 +25,15 @@ _TITLES = {
 }
 _WORDS = {
     "system": """\
-The built-in target and both drafts, verifier and edge on cores of their own, over the relay; four
-prompts (chat, code, JSON, creative), answers of 64 tokens, ways in turn. Both ends have read the
-prompt before, as in a conversation they have read most of it for the answer before. After a round
-of all ways, what is not decided goes on for up to six: `auto` and those ways that it may be slower
-than 0.95 times. Its ratios are geometric means of single turns, `low` and `high` their intervals of
-95 % (Student's t), and the best of the other ways is the one that it does worst against. All other
-figures are medians of the turns; least and most are of single turns, against streaming in the same
-round. Tokens/s are of the whole answer, its first token included.""",
+The built-in target and both drafts, verifier and edge on cores of their own, over the relay; a
+prompt of each of four kinds (chat, code, JSON, creative) in a round, answers of 64 tokens, ways in
+turn. Both ends have read the prompt before, as in a conversation they have read most of it for the
+answer before. After a round of all ways, what is not decided goes on for up to six, with other
+prompts: `auto` and those ways that it may be slower than 0.95 times. Its ratios are geometric means
+of single turns, `low` and `high` their intervals of 95 % (Student's t), and the best of the other
+ways is the one that it does worst against. All other figures are medians of the turns; least and
+most are of single turns, against streaming in the same round. Tokens/s are of the whole answer, its
+first token included.""",
     "peers": """\
 The same models, prompts and threads, in turn, in one run, with no link in between. `ratio` is ours
 (`against`) to the peer’s, the median of single turns: below 1 the peer is faster. In the cloud ours

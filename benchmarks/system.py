@@ -2,8 +2,8 @@
 
 Verifier and edge have a core each, and a process each; the relay between them is this
 process. Ways take turns, prompt after prompt, so that a machine that slows down slows all of
-them, and each ratio is of one turn. After a round of everything, those take further turns of
-which it is not sure yet whether `auto` is as fast as it should be.
+them, and each ratio is of one turn. After a round of everything, those take further turns, with
+other prompts, of which it is not sure yet whether `auto` is as fast as it should be.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from benchmarks.contest import Contender, against, undecided
-from benchmarks.pair import DRAFTS, PROMPTS, verifier
+from benchmarks.pair import DRAFTS, TEXTS, verifier
 from edge_client import EdgeClient
 from netsim.links.profiles import profile
 from netsim.real import Measured, cores, generate, on_cores
@@ -30,10 +31,11 @@ LINKS = ("rtt-0", "rtt-20", "rtt-50", "rtt-100", "rtt-200", "rtt-400", "4g-weak"
 QUICK_LINKS = ("rtt-50",)
 DRAFTED = (Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 TEMPERATURES = (0.0, 0.7)
-ROUNDS = 6
-"""At most."""
+ROUNDS = len(TEXTS["chat"])
+"""At most, each with a prompt of its own of every kind."""
 TOKENS = 64
 QUICK_TOKENS = 16
+WARM_UP_TOKENS = 24
 PER_TOKEN_TOKENS = 8
 """Of the way that pays a round trip for each: all of them cost the same."""
 
@@ -46,7 +48,7 @@ def run(*, quick: bool = False) -> list[Row]:
     task = {
         "cores": edge,
         "temperatures": TEMPERATURES[:1] if quick else TEMPERATURES,
-        "prompts": list(PROMPTS)[:1] if quick else list(PROMPTS),
+        "kinds": list(TEXTS)[:1] if quick else list(TEXTS),
         "tokens": QUICK_TOKENS if quick else TOKENS,
         "rounds": 1 if quick else ROUNDS,
     }
@@ -85,28 +87,28 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
             name: await stack.enter_async_context(EdgeClient(address, draft=spec, threads=1))
             for name, spec in DRAFTS.items()
         }
-        for client in clients.values():  # loads the draft, connects, learns the link
-            for temperature in task["temperatures"]:
-                messages = [("user", next(iter(PROMPTS.values())))]
-                await generate(
-                    client, address, Way.AUTO, messages, tokens=24, temperature=temperature
-                )
         turns: list[Row] = []
         for number in range(task["rounds"]):
             contenders = undecided(turns) if turns else set(_all(task["temperatures"]))
-            for prompt, (temperature, draft, way) in _order(task["prompts"], contenders, number):
-                measured = await generate(
-                    clients[draft or next(iter(clients))],
-                    address,
-                    Way(way),
-                    [("user", PROMPTS[prompt])],
-                    tokens=PER_TOKEN_TOKENS if way == Way.PER_TOKEN else task["tokens"],
-                    temperature=temperature,
-                    seed=1 + number,
-                )
-                turn = {"round": number, "prompt": prompt, "temperature": temperature}
-                turns.append({**turn, "draft": draft, "way": way, **_figures(measured)})
-                yield turns[-1]
+            ways = [way for way in _all(task["temperatures"]) if way in contenders]
+            for index, kind in enumerate(task["kinds"] if ways else ()):
+                messages = [("user", TEXTS[kind][number])]
+                for client in clients.values():  # both ends read the prompt, and learn the link
+                    await generate(client, address, Way.AUTO, messages, tokens=WARM_UP_TOKENS)
+                # To and fro: who goes first finds other caches than who follows.
+                for temperature, draft, way in ways if (index + number) % 2 == 0 else ways[::-1]:
+                    measured = await generate(
+                        clients[draft or next(iter(clients))],
+                        address,
+                        Way(way),
+                        messages,
+                        tokens=PER_TOKEN_TOKENS if way == Way.PER_TOKEN else task["tokens"],
+                        temperature=temperature,
+                        seed=1 + number,
+                    )
+                    turn = {"round": number, "prompt": kind, "temperature": temperature}
+                    turns.append({**turn, "draft": draft, "way": way, **_figures(measured)})
+                    yield turns[-1]
 
 
 def _all(temperatures: Sequence[float]) -> Iterator[Contender]:
@@ -116,16 +118,6 @@ def _all(temperatures: Sequence[float]) -> Iterator[Contender]:
         for draft in DRAFTS:
             for way in DRAFTED:
                 yield temperature, draft, way
-
-
-def _order(
-    prompts: Sequence[str], contenders: Collection[Contender], number: int
-) -> Iterator[tuple[str, Contender]]:
-    """The turns of a round: to and fro, for who goes first finds other caches than who follows."""
-    ways = [way for way in _all(TEMPERATURES) if way in contenders]
-    for index, prompt in enumerate(prompts):
-        for contender in ways if (index + number) % 2 == 0 else reversed(ways):
-            yield prompt, contender
 
 
 def _figures(measured: Measured) -> Row:
@@ -176,7 +168,8 @@ def summary(link: str, turns: Sequence[Row]) -> list[Row]:
             for name, other in (("streaming", Way.STREAM), ("best", best)):
                 ratio = others[other]
                 row[f"auto_against_{name}"] = ratio.mean
-                row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
+                row[f"{name}_low"] = ratio.low
+                row[f"{name}_high"] = ratio.high if ratio.high < math.inf else None
             row["best_fixed"] = best
         rows.append(row)
     return rows
