@@ -18,6 +18,8 @@ TEXTS = {
         "How does a bicycle stay upright when it moves?",
         "My plant has yellow leaves. What may be the cause?",
         "What is the difference between weather and climate?",
+        "Why is the sky dark at night?",
+        "How do I remove a red wine stain from a carpet?",
     ),
     "code": (
         "Write a Python function that merges two sorted lists.",
@@ -26,6 +28,8 @@ TEXTS = {
         "Write a JavaScript function that removes duplicates from an array.",
         "Write a Python class for a stack with push and pop.",
         "Write a shell script that renames all .txt files to .md.",
+        "Write a Python function that checks whether a word is a palindrome.",
+        "Write a CSS rule that centres a box in its parent.",
     ),
     "creative": (
         "Write the beginning of a story about a lighthouse keeper.",
@@ -34,6 +38,8 @@ TEXTS = {
         "Write a letter from a ship's cook to his sister.",
         "Invent a legend of why the sea is salty.",
         "Write a dialogue between a clock and a candle.",
+        "Describe the last day of a travelling circus.",
+        "Write a story in which a map changes every night.",
     ),
     "json": (
         "Give me a JSON object that describes a bicycle in five fields.",
@@ -42,6 +48,8 @@ TEXTS = {
         "Give me a JSON object for a customer with a name and two addresses.",
         "Give me a JSON array of the four seasons with their months.",
         "Give me a JSON object that describes a recipe for pancakes.",
+        "Give me a JSON array of five European capitals with their countries.",
+        "Give me a JSON object that describes a train journey with two stops.",
     ),
 }
 """Several prompts of each kind."""

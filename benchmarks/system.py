@@ -16,10 +16,10 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.contest import Contender, against, undecided
+from benchmarks.contest import Contender, Ratio, against, standing, undecided
 from benchmarks.pair import DRAFTS, TEXTS, verifier
 from edge_client import EdgeClient
 from netsim.links.profiles import profile
@@ -36,6 +36,9 @@ ROUNDS = len(TEXTS["chat"])
 TOKENS = 64
 QUICK_TOKENS = 16
 WARM_UP_TOKENS = 24
+WARM_UP = [("user", "What is the capital of France, and what is it known for?")]
+READ_TOKENS = 2
+"""Of an answer that has both ends read a prompt, and tells hardly anything of it."""
 PER_TOKEN_TOKENS = 8
 """Of the way that pays a round trip for each: all of them cost the same."""
 
@@ -87,14 +90,24 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
             name: await stack.enter_async_context(EdgeClient(address, draft=spec, threads=1))
             for name, spec in DRAFTS.items()
         }
+        for client in clients.values():  # loads the draft, connects, learns the link
+            for temperature in task["temperatures"]:
+                await generate(
+                    client,
+                    address,
+                    Way.AUTO,
+                    WARM_UP,
+                    tokens=WARM_UP_TOKENS,
+                    temperature=temperature,
+                )
         turns: list[Row] = []
         for number in range(task["rounds"]):
             contenders = undecided(turns) if turns else set(_all(task["temperatures"]))
             ways = [way for way in _all(task["temperatures"]) if way in contenders]
             for index, kind in enumerate(task["kinds"] if ways else ()):
                 messages = [("user", TEXTS[kind][number])]
-                for client in clients.values():  # both ends read the prompt, and learn the link
-                    await generate(client, address, Way.AUTO, messages, tokens=WARM_UP_TOKENS)
+                for client in clients.values():
+                    await generate(client, address, Way.SYNC, messages, tokens=READ_TOKENS)
                 # To and fro: who goes first finds other caches than who follows.
                 for temperature, draft, way in ways if (index + number) % 2 == 0 else ways[::-1]:
                     measured = await generate(
@@ -137,42 +150,53 @@ def _figures(measured: Measured) -> Row:
 
 
 def summary(link: str, turns: Sequence[Row]) -> list[Row]:
-    """Medians by temperature, draft and way; of `auto`, how it does against the others."""
+    """By temperature, draft and way: medians of the round that all took part in.
+
+    Of `auto` also how it does against the others, in all rounds.
+    """
+    first = [turn for turn in turns if turn["round"] == 0]
     streamed = {
-        (turn["round"], turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
-        for turn in turns
+        (turn["prompt"], turn["temperature"]): turn["tokens_per_s"]
+        for turn in first
         if turn["way"] == Way.STREAM
     }
     groups: dict[Contender, list[Row]] = defaultdict(list)
-    for turn in turns:
+    for turn in first:
         groups[turn["temperature"], turn["draft"], turn["way"]].append(turn)
     contest = against(turns)
     rows = []
     for (temperature, draft, way), found in groups.items():
         ratios = sorted(
-            turn["tokens_per_s"] / streamed[key]
-            for turn in found
-            if (key := (turn["round"], turn["prompt"], temperature)) in streamed
+            turn["tokens_per_s"] / streamed[turn["prompt"], temperature] for turn in found
         )
         alphas = [turn["alpha"] for turn in found if turn["alpha"] is not None]
         row: Row = {"link": link, "temperature": temperature, "draft": draft, "way": way}
-        row["turns"] = len(found)
         row["against_streaming"] = statistics.median(ratios)
         row["least"], row["most"] = ratios[0], ratios[-1]
-        row["alpha"] = statistics.mean(alphas) if alphas else None
+        row["alpha"] = statistics.median(alphas) if alphas else None
         for name in _figures_keys(found[0]):
             row[name] = statistics.median(turn[name] for turn in found)
         if way == Way.AUTO and draft is not None:
-            others = contest[temperature, draft]
-            best = min(others, key=lambda other: others[other].mean)
-            for name, other in (("streaming", Way.STREAM), ("best", best)):
-                ratio = others[other]
-                row[f"auto_against_{name}"] = ratio.mean
-                row[f"{name}_low"] = ratio.low
-                row[f"{name}_high"] = ratio.high if ratio.high < math.inf else None
-            row["best_fixed"] = best
+            row["contest"] = _standing(contest[temperature, draft])
         rows.append(row)
     return rows
+
+
+def _standing(others: Mapping[str, Ratio]) -> Row:
+    """How `auto` does against streaming and the best of all other ways."""
+    best = min(others, key=lambda way: others[way].mean)
+    row: Row = {}
+    for name, way in (("streaming", Way.STREAM), ("best", best)):
+        ratio = others[way]
+        row |= {
+            **({"best": way} if name == "best" else {}),
+            f"against_{name}": ratio.mean,
+            f"{name}_low": ratio.low,
+            f"{name}_high": ratio.high if ratio.high < math.inf else None,
+            f"{name}_turns": ratio.turns,
+        }
+    row["reached"] = standing(others.values())
+    return row
 
 
 def _figures_keys(turn: Row) -> list[str]:
@@ -180,18 +204,11 @@ def _figures_keys(turn: Row) -> list[str]:
 
 
 def claims(rows: Sequence[Row]) -> list[Row]:
-    """How `auto` does on each link: against streaming, and against the best fixed way."""
+    """How `auto` does on each link: against streaming, and against the best of all ways."""
     return [
-        {
-            key: row[key]
-            for key in (
-                *("link", "temperature", "draft", "turns"),
-                *("auto_against_streaming", "streaming_low", "streaming_high"),
-                *("best_fixed", "auto_against_best", "best_low", "best_high"),
-            )
-        }
+        {**{key: row[key] for key in ("link", "temperature", "draft")}, **row["contest"]}
         for row in rows
-        if row["way"] == Way.AUTO
+        if "contest" in row
     ]
 
 

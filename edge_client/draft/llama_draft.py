@@ -88,7 +88,7 @@ class LlamaDraft:
         Raises:
             BadRequest: `tokens` is empty or longer than the context, or an id is out of range.
             ModelError: llama.cpp failed; the state is empty afterwards.
-            RuntimeError: it is closed, or in use by another thread.
+            RuntimeError: it is closed or stopped, or in use by another thread.
         """
         row: FloatRow = self._sequence.logits_after(tokens)[0]
         return row
@@ -106,7 +106,7 @@ class LlamaDraft:
 
         Raises:
             BadRequest: `length` is below 0 or above the number of tokens held.
-            RuntimeError: it is closed, or in use by another thread.
+            RuntimeError: it is closed or stopped, or in use by another thread.
         """
         self._sequence.truncate(length)
 

@@ -201,7 +201,8 @@ class LlamaSequence:
             BadRequest: `tokens` are fewer than `rows` or longer than the context, or an
                 id is out of range.
             ModelError: llama.cpp failed; the state is empty afterwards.
-            RuntimeError: it is closed, or in use by another thread.
+            RuntimeError: it is closed or stopped, or in use by another thread. One that is
+                stopped during the call keeps what it has read by then.
         """
         wanted = list(tokens)
         self._enter()
@@ -245,7 +246,7 @@ class LlamaSequence:
 
         Raises:
             BadRequest: `length` is below 0 or above the number of tokens held.
-            RuntimeError: it is closed, or in use by another thread.
+            RuntimeError: it is closed or stopped, or in use by another thread.
         """
         self._enter()
         try:
@@ -288,7 +289,8 @@ class LlamaSequence:
             )
         if not self.gate.open:
             self.gate.lock.release()
-            raise RuntimeError(f"the {self._role} {self._name} is closed")
+            state = "closed" if self.gate.shut else "stopped"
+            raise RuntimeError(f"the {self._role} {self._name} is {state}")
 
     def _check_rows(self, tokens: int, rows: int) -> None:
         if not 1 <= rows <= self._most_rows:

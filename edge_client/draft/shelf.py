@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from edge_client.draft.llama_draft import FloatRow, LlamaDraft
 from edge_client.draft.llama_weights import LlamaWeights
+from specwire.errors import ModelError
 
 LEAST_CONTEXT = 512
 
@@ -42,7 +43,10 @@ class DraftShelf:
         if idle is not None:
             idle.close()
         most = min(self._most, weights.train_context or self._most)
-        return LlamaDraft(weights, context=roomy(context, most), threads=threads)
+        try:
+            return LlamaDraft(weights, context=roomy(context, most), threads=threads)
+        except ModelError:  # there may be memory for what is needed now
+            return LlamaDraft(weights, context=context, threads=threads)
 
     def give_back(self, draft: LlamaDraft) -> None:
         """Keep the state that was used last; the one before it is freed."""
@@ -97,17 +101,20 @@ class BorrowedDraft:
     @property
     def tokens(self) -> Sequence[int]:
         """The tokens evaluated so far."""
-        return [] if self._draft is None else self._draft.tokens
+        draft = self._draft
+        return [] if draft is None else draft.tokens
 
     @property
     def fresh(self) -> int:
         """Tokens that the last `logits_after` had to evaluate."""
-        return 0 if self._draft is None else self._draft.fresh
+        draft = self._draft
+        return 0 if draft is None else draft.fresh
 
     def logits_after(self, tokens: Sequence[int]) -> FloatRow:
         """As `LlamaDraft.logits_after`.
 
-        Raises: as that; ModelError also where llama.cpp has no memory for a state.
+        Raises: as that; ModelError also where llama.cpp has no memory for a state, and
+            RuntimeError once it was stopped.
         """
         draft = self._draft or self._take()
         sound = False
@@ -122,6 +129,8 @@ class BorrowedDraft:
         return logits
 
     def _take(self) -> LlamaDraft:
+        if self._over:
+            raise RuntimeError("the session that this draft was for is over")
         draft = self._shelf.take(self._weights, context=self._context, threads=self._threads)
         with self._lock:
             self._draft = draft
@@ -150,10 +159,10 @@ class BorrowedDraft:
 
 
 def roomy(context: int, most: int) -> int:
-    """Room for a conversation to go on, so that its next turns fit the state too.
+    """Tokens that a state for `context` tokens has room for, so that next turns may fit it too.
 
-    A power of two: what it takes to read a text again when it has outgrown a state is a part
-    of what it took to read it, however long it becomes.
+    A power of two: a conversation that has outgrown its state is read once more, and that
+    happens as often as its length doubles.
     """
     room = max(LEAST_CONTEXT, 1 << (context - 1).bit_length())
     return max(context, min(room, most))

@@ -115,7 +115,7 @@ class ModelSource:
         self._model.stop()
 
     def close(self) -> None:
-        """Free the model's state."""
+        """Give the model's state back."""
         self._model.close()
 
 

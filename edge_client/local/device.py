@@ -185,10 +185,8 @@ class TargetDevice:
         )
 
     def give_back(self, target: LlamaTarget) -> None:
-        """Keep the state used last for the next session; free others and what was stopped."""
-        if target.stopped:
-            target.close()
-            return
+        """Keep the state used last for the next session, with what it has read; free others."""
+        target.resume()
         before, self._idle = self._idle, target
         if before is not None:
             before.close()

@@ -57,14 +57,13 @@ class LlamaTarget:
         """
         return self._sequence.logits_after(tokens, rows)
 
-    @property
-    def stopped(self) -> bool:
-        """Whether it was stopped or closed, and can't be used any more."""
-        return not self._sequence.gate.open
-
     def stop(self) -> None:
-        """Let nothing begin any more; a call in another thread stops early. Close it then."""
+        """Let nothing begin until `resume`; a call in another thread stops early."""
         self._sequence.stop()
+
+    def resume(self) -> None:
+        """Let calls begin again after `stop`."""
+        self._sequence.resume()
 
     def close(self) -> None:
         """Free what it holds. Idempotent."""

@@ -154,7 +154,7 @@ def test_a_session_stopped_between_tokens_leaves_its_state_to_the_next(
     first = borrow()
     first.logits_after(said)
     first.stop()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="stopped"):
         first.logits_after([*said, 5])
     first.close()
     second = borrow()
@@ -175,11 +175,32 @@ def test_a_late_stop_reaches_no_other_session(borrow: Borrow, made: list[LlamaDr
     assert second.fresh == 1
 
 
-def test_one_that_is_stopped_before_it_began_begins_nothing(borrow: Borrow) -> None:
+def test_one_that_is_stopped_before_it_began_begins_nothing(
+    borrow: Borrow, made: list[LlamaDraft]
+) -> None:
     draft = borrow()
     draft.stop()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="over"):
         draft.logits_after([5])
+    assert made == []
+
+
+def test_where_memory_is_short_there_is_room_for_what_is_needed(
+    borrow: Borrow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def make(weights: LlamaWeights, *, context: int, threads: int | None) -> LlamaDraft:
+        asked.append(context)
+        if context > 1100:
+            raise ModelError(f"can't make a context of {context} tokens")
+        return LlamaDraft(weights, context=context, threads=threads)
+
+    monkeypatch.setattr("edge_client.draft.shelf.LlamaDraft", make)
+    borrow(1100).logits_after([5])
+    assert asked == [2048, 1100]
+    with pytest.raises(ModelError, match="1200 tokens"):
+        borrow(1200).logits_after([5])
 
 
 def test_a_prompt_that_was_cut_short_is_read_on_by_the_next(
