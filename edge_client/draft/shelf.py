@@ -116,7 +116,11 @@ class BorrowedDraft:
         Raises: as that; ModelError also where llama.cpp has no memory for a state, and
             RuntimeError once it was stopped.
         """
-        draft = self._draft or self._take()
+        draft = self._draft
+        if draft is None:
+            if self._over:
+                raise RuntimeError("the session that this draft was for is over")
+            draft = self._take()
         sound = False
         try:
             logits = draft.logits_after(tokens)
@@ -129,8 +133,6 @@ class BorrowedDraft:
         return logits
 
     def _take(self) -> LlamaDraft:
-        if self._over:
-            raise RuntimeError("the session that this draft was for is over")
         draft = self._shelf.take(self._weights, context=self._context, threads=self._threads)
         with self._lock:
             self._draft = draft
