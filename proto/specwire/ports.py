@@ -107,4 +107,4 @@ class DraftModel(Protocol):
         """Let nothing begin any more; a call in another thread stops early. Close it then."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free what it holds, or give it back to where it came from."""
