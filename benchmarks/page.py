@@ -104,8 +104,11 @@ def _contest(claims: Sequence[Row]) -> Iterator[str]:
 `auto` against streaming, and against the best of all other ways, that is the one that it does worst
 against. After the round of all ways, those go on with other prompts, for up to {system.ROUNDS}
 rounds, of which it is not decided whether `auto` is {contest.AIM} times as fast or more. Ratios are
-geometric means of single turns, with their interval of 99 % (Student's t). As it stops once it is
-decided, one ratio in forty that is just {contest.AIM} would be taken for more.
+geometric means of single turns, with their interval of 99 % (Student's t). Ways that draw alike are
+compared in turns in which they wrote the same text: in bfloat16 tokens that are evaluated together
+are rounded otherwise than alone, near ties fall otherwise, and how easy the text then is to draft
+for is luck. As it stops once it is decided, one ratio in forty that is just {contest.AIM} would be
+taken for more.
 """
     yield markdown(claims)
     yield (

@@ -119,8 +119,9 @@ async def _edge(task: Row) -> AsyncIterator[Row]:
                         temperature=temperature,
                         seed=1 + number,
                     )
-                    turn = {"round": number, "prompt": kind, "temperature": temperature}
-                    turns.append({**turn, "draft": draft, "way": way, **_figures(measured)})
+                    turn: Row = {"round": number, "prompt": kind, "temperature": temperature}
+                    turn |= {"draft": draft, "way": way, "text": measured.text}
+                    turns.append({**turn, **_figures(measured)})
                     yield turns[-1]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import NOT_QUICK, SUITES
-from benchmarks.contest import AIM, Ratio, standing, undecided
+from benchmarks.contest import AIM, Ratio, against, standing, undecided
 from benchmarks.page import markdown
 from benchmarks.system import ROUNDS, claims, summary
 
@@ -56,7 +56,7 @@ def test_an_unknown_suite_is_named() -> None:
 def turns(way: str, draft: str | None, *speeds: float, round: int = 0) -> list[dict[str, object]]:
     fixed = {"temperature": 0.0, "draft": draft, "way": way, "alpha": None, "round": round}
     return [
-        {**fixed, "prompt": str(prompt), "tokens_per_s": speed}
+        {**fixed, "prompt": str(prompt), "tokens_per_s": speed, "text": "a"}
         for prompt, speed in enumerate(speeds)
     ]
 
@@ -85,16 +85,44 @@ def test_auto_is_held_against_the_best_of_its_own_draft_turn_by_turn() -> None:
 
 
 def test_a_ratio_is_of_turns_that_both_took() -> None:
-    ours = {(0, "a"): 10.0, (0, "b"): 20.0, (1, "a"): 5.0}
-    theirs = {(0, "a"): 8.0, (0, "b"): 25.0, (2, "a"): 1.0}
-    ratio = Ratio.of(ours, theirs)
+    ours = {(0, "a"): (10.0, "x"), (0, "b"): (20.0, "x"), (1, "a"): (5.0, "x")}
+    theirs = {(0, "a"): (8.0, "x"), (0, "b"): (25.0, "x"), (2, "a"): (1.0, "x")}
+    ratio = Ratio.of(ours, theirs, alike=True)
     assert ratio.mean == pytest.approx(1.0)
     # Logarithms ±ln 1.25, whose standard error is ln 1.25; Student's t of one degree at 99.5 %.
     assert ratio.high == pytest.approx(1.25**63.6567, rel=1e-3)
     assert ratio.low == pytest.approx(1 / ratio.high)
     assert (ratio.turns, ratio.decided) == (2, False)
-    single = Ratio.of({(0, "a"): 3.0}, {(0, "a"): 1.0})
+    single = Ratio.of({(0, "a"): (3.0, "x")}, {(0, "a"): (1.0, "x")}, alike=True)
     assert (single.low, single.high, single.decided) == (0.0, math.inf, False)
+
+
+def test_ways_that_draw_alike_are_compared_where_they_wrote_the_same() -> None:
+    ours = {(0, str(turn)): (10.0 + turn / 100, "x") for turn in range(4)}
+    theirs = {(0, "0"): (10.0, "x"), (0, "1"): (10.01, "x"), (0, "2"): (20.0, "y")}
+    alike, unlike = (Ratio.of(ours, theirs, alike=alike) for alike in (True, False))
+    assert (alike.turns, unlike.turns) == (2, 3)
+    assert alike.mean == pytest.approx(1.0) and alike.decided
+    assert unlike.mean == pytest.approx(0.501 ** (1 / 3)) and not unlike.decided
+    nothing = Ratio.of(ours, {(0, "2"): (20.0, "y")}, alike=True)
+    assert (nothing.turns, nothing.decided) == (0, False)
+    assert nothing.mean == pytest.approx(0.501)
+
+
+def test_which_ways_draw_alike() -> None:
+    found = [
+        *(turn for way in ("per-token", "stream") for turn in turns(way, None, 10, 10)),
+        *(turn for way in ("sync", "run-ahead") for turn in turns(way, "close", 10, 10)),
+    ]
+    other = [{**turn, "text": "b"} for turn in turns("auto", "close", 20, 20)]
+    cold = against([*found, *other])[0.0, "close"]
+    assert {way: ratio.turns for way, ratio in cold.items()} == {
+        "per-token": 2, "stream": 0, "sync": 0, "run-ahead": 0,
+    }  # fmt: skip
+    warm = [{**turn, "temperature": 0.7} for turn in (*found, *other)]
+    assert {way: ratio.turns for way, ratio in against(warm)[0.7, "close"].items()} == {
+        "per-token": 2, "stream": 0, "sync": 2, "run-ahead": 0,
+    }  # fmt: skip
 
 
 def test_a_ratio_that_is_just_too_small_is_seldom_taken_for_enough() -> None:
@@ -103,11 +131,11 @@ def test_a_ratio_that_is_just_too_small_is_seldom_taken_for_enough() -> None:
     rng = random.Random(3)
     above = 0
     for _ in range(1000):
-        ours: dict[tuple[int, str], float] = {}
+        ours: dict[tuple[int, str], tuple[float, str]] = {}
         for number in range(ROUNDS):
             for kind in range(4):
-                ours[number, str(kind)] = AIM * math.exp(rng.gauss(0.0, 0.1))
-            ratio = Ratio.of(ours, dict.fromkeys(ours, 1.0))
+                ours[number, str(kind)] = AIM * math.exp(rng.gauss(0.0, 0.1)), ""
+            ratio = Ratio.of(ours, dict.fromkeys(ours, (1.0, "")), alike=False)
             if ratio.decided:
                 above += ratio.low >= AIM
                 break

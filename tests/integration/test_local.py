@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edge_client import EdgeClient, Mode, Result, Verification
-from edge_client.draft.llama_sequence import LlamaSequence
+from edge_client.draft.llama_sequence import DEFAULT_BATCH, LlamaSequence
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
 from edge_client.local import device as device_module
@@ -246,7 +246,7 @@ async def test_leaving_in_the_middle_leaves_nothing_behind(
     assert (await client.complete(PROMPT, options=asking(60))).token_ids == truth
 
 
-async def test_cancelling_stops_a_long_prompt_between_batches(
+async def test_cancelling_stops_a_long_prompt_between_batches_and_it_is_read_on_from_there(
     tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, truth: list[int]
 ) -> None:
     decode, calls = LlamaSequence._decode, [0]
@@ -264,6 +264,8 @@ async def test_cancelling_stops_a_long_prompt_between_batches(
         await asyncio.sleep(0.5)
         assert calls[0] == 1  # of four
         monkeypatch.undo()
+        again = await client.complete([5] * 250, options=asking(3))
+        assert again.cached_prompt_tokens == DEFAULT_BATCH
         assert (await client.complete(PROMPT, options=asking(60))).token_ids == truth
 
 
