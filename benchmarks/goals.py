@@ -109,6 +109,11 @@ in two measurements of everything one of them (3G, close draft) fell below twice
 the times of this machine, over all these links, with both drafts and 36 texts each, `auto` reaches
 0.98 or more."""
 
+_TAIL = """\
+What the verifier does not know of a prompt, up to a block of 16 tokens, it evaluates in a forward
+of its own when a session opens. Drafts that come sooner wait for it, where the round trip is short
+and the draft knows the prompt already: 45 ms of an answer's 1600. The simulation leaves that out."""
+
 GOALS = (
     Goal("auto against streaming, every link and draft", _auto("against_streaming"), contest.AIM,
          why=_BEST),
@@ -139,7 +144,7 @@ GOALS = (
     Goal("draft tokens/s against llama.cpp’s own loop", _of("edge", "draft tokens/s"), 0.95),
     Goal("16 sessions together against one by one", _of("service", "16 sessions"), 4),
     Goal("MB of the edge above model and cache", _of("edge", "memory", high=True), most=150),
-    Goal("simulated against measured, percent apart", _disagreement, most=5),
+    Goal("simulated against measured, percent apart", _disagreement, most=5, why=_TAIL),
     Goal("seconds for a sweep of 10 000 scenarios", _of("sweep", "netsim sweep", "seconds",
          high=True), most=60),
     Goal("µs of the relay’s own at 10 000 messages/s, median",
