@@ -112,7 +112,7 @@ the times of this machine, over all these links, with both drafts and 36 texts e
 _TAIL = """\
 What the verifier does not know of a prompt, up to a block of 16 tokens, it evaluates in a forward
 of its own when a session opens. Drafts that come sooner wait for it, where the round trip is short
-and the draft knows the prompt already: 45 ms of an answer's 1600. The simulation leaves that out."""
+and the draft knows the prompt already: 45 ms of 1600. The simulation leaves that out."""
 
 GOALS = (
     Goal("auto against streaming, every link and draft", _auto("against_streaming"), contest.AIM,
