@@ -101,10 +101,16 @@ def test_more_rows_than_tokens_or_than_there_is_room_for(tiny: LlamaWeights) -> 
     assert sequence.closed
 
 
-def test_a_stopped_sequence_begins_nothing(tiny: LlamaWeights) -> None:
+def test_a_stopped_sequence_begins_nothing_until_it_is_resumed(tiny: LlamaWeights) -> None:
     sequence = make(tiny)
     sequence.extend([5])
     sequence.stop()
+    with pytest.raises(RuntimeError, match="the target tiny is stopped"):
+        sequence.extend([5])
+    sequence.resume()
+    sequence.extend([6])
+    assert sequence.tokens == [5, 6]
+    sequence.close()
+    sequence.resume()
     with pytest.raises(RuntimeError, match="the target tiny is closed"):
         sequence.extend([5])
-    sequence.close()
