@@ -3,7 +3,8 @@
 In bfloat16 tokens evaluated together are rounded otherwise than alone, so that a near tie may
 fall otherwise and two ways that draw alike go on with different texts. Which of these is easier
 to draft for is luck, and moves a speed by a fifth; so such ways are compared where they wrote the
-same. What is not decided after a round goes on, and only that: a sequential experiment.
+same, if those turns tell more than all do. What is not decided after a round goes on, and only
+that: a sequential experiment.
 """
 
 from __future__ import annotations
@@ -51,15 +52,23 @@ class Ratio:
     def of(cls, ours: Speeds, theirs: Speeds, *, alike: bool) -> Ratio:
         """Of the turns that both took.
 
-        alike: both draw alike, so that turns in which they wrote different texts tell nothing.
-            Where there are no others, the mean is of these, and nothing is sure.
+        alike: both draw alike, so that in turns in which they wrote different texts luck is
+            added. The ratio is of those in which they wrote the same, or of all: whichever has
+            the narrower interval.
         """
         both = [(ours[turn], theirs[turn]) for turn in ours if turn in theirs]
-        same = [pair for pair in both if not alike or pair[0][1] == pair[1][1]]
-        logs = [math.log(mine / other) for (mine, _), (other, _) in same or both]
+        of_all = cls._of_logs([math.log(mine / other) for (mine, _), (other, _) in both])
+        same = [pair for pair in both if pair[0][1] == pair[1][1]]
+        if not alike or len(same) < 2:
+            return of_all
+        of_same = cls._of_logs([math.log(mine / other) for (mine, _), (other, _) in same])
+        return min(of_same, of_all, key=lambda ratio: ratio.high / ratio.low)
+
+    @classmethod
+    def _of_logs(cls, logs: Sequence[float]) -> Ratio:
         mean = statistics.mean(logs)
-        if len(same) < 2:
-            return cls(math.exp(mean), 0.0, math.inf, len(same))
+        if len(logs) < 2:
+            return cls(math.exp(mean), 0.0, math.inf, len(logs))
         error = statistics.stdev(logs) / math.sqrt(len(logs))
         reach = float(stats.t.ppf(_SURE, len(logs) - 1)) * error
         return cls(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), len(logs))
