@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -21,11 +20,12 @@ from types import TracebackType
 from typing import Self
 
 from edge_client import retry
-from edge_client.connection import Connector, TargetLink, TargetRoute
+from edge_client.connection import Connector, TargetRoute
 from edge_client.credentials import Credentials
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.drafter import Drafter, DraftFrom, draft_from
 from edge_client.generation import Generation, opening_frame
+from edge_client.loops import LoopLinks
 from edge_client.options import GenerateOptions, Mode
 from edge_client.policy.estimates import LinkEstimates
 from edge_client.remote import RemoteVerifiers
@@ -101,10 +101,7 @@ class EdgeClient:
             estimates=LinkEstimates(taking_turns=self._connector.shares_cores),
             notify=notify,
         )
-        self._loop_lock = threading.Lock()
-        self._links: dict[asyncio.AbstractEventLoop, TargetLink] = {}
-        self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._own_thread: threading.Thread | None = None
+        self._links = LoopLinks(self._connector)
 
     @classmethod
     def local(
@@ -198,13 +195,7 @@ class EdgeClient:
         options: GenerateOptions | None = None,
     ) -> Result:
         """`complete` without a coroutine: from a script, a thread or a notebook."""
-        work = self.complete(prompt, messages=messages, options=options)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._links.run(self.complete(prompt, messages=messages, options=options))
 
     async def describe(self, policy: retry.RetryPolicy = retry.CONNECT) -> pb.DescribeResponse:
         """What the verifier serves: its model, limits and features. Asked anew each time.
@@ -212,7 +203,7 @@ class EdgeClient:
         Raises:
             SpecwireError: it can't be reached, or refuses.
         """
-        return await self._served(self._link().describe, policy)
+        return await self._served(self._links.here().describe, policy)
 
     async def _served(
         self, ask: Callable[[], Awaitable[pb.DescribeResponse]], policy: retry.RetryPolicy
@@ -257,7 +248,7 @@ class EdgeClient:
             self._notify(line)
 
         for last in (False, True):
-            route = self._link().route(notify)
+            route = self._links.here().route(notify)
             generation = await self._prepared(
                 route, prompt, messages, options, notify, provisional, began
             )
@@ -313,49 +304,16 @@ class EdgeClient:
             began=began,
         )
 
-    # ------------------------------------------------------------------ loops
-
-    def _link(self) -> TargetLink:
-        """The link of the running event loop."""
-        loop = asyncio.get_running_loop()
-        link = self._links.get(loop)
-        if link is None:
-            link = self._connector.link()
-            with self._loop_lock:
-                gone = [known for known in self._links if known.is_closed()]
-                for known in gone:
-                    del self._links[known]
-                self._links[loop] = link
-        return link
-
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        """A loop of our own for callers that have none, in a daemon thread."""
-        with self._loop_lock:
-            if self._own_loop is None:
-                self._own_loop = asyncio.new_event_loop()
-                self._own_thread = threading.Thread(
-                    target=self._own_loop.run_forever, name="edge-client", daemon=True
-                )
-                self._own_thread.start()
-            return self._own_loop
+    # ---------------------------------------------------------------- closing
 
     async def aclose(self) -> None:
         """Close the running loop's link, and the draft."""
-        link = self._links.pop(asyncio.get_running_loop(), None)
-        if link is not None:
-            await link.close()
+        await self._links.leave()
         await asyncio.to_thread(self._close_models)
 
     def close(self) -> None:
         """Close what `generate` used, and the draft."""
-        loop, thread = self._own_loop, self._own_thread
-        if loop is not None and thread is not None:
-            link = self._links.pop(loop, None)
-            asyncio.run_coroutine_threadsafe(_wind_up(link), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-            self._own_loop = self._own_thread = None
+        self._links.close()
         self._close_models()
 
     def _close_models(self) -> None:
@@ -395,16 +353,6 @@ def _connector(
     if credentials is not None:
         raise BadRequest("credentials are for a verifier at an address")
     return server
-
-
-async def _wind_up(link: TargetLink | None) -> None:
-    """Cancel what still runs on this loop, so that nobody waits for it for ever."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    if link is not None:
-        await link.close()
 
 
 def _check_versions(served: pb.DescribeResponse) -> None:

@@ -147,7 +147,8 @@ class Measured:
     """One real generation.
 
     bytes_up, bytes_down: payload. wire_up, wire_down: as a link counted them, if it did.
-    draft: what drafted, if anything could.
+    unread_tokens: of the prompt, those that the verifier had to evaluate. draft: what drafted,
+    if anything could.
     """
 
     way: Way
@@ -159,6 +160,7 @@ class Measured:
     wire_up: int = 0
     wire_down: int = 0
     prompt_tokens: int = 0
+    unread_tokens: int = 0
     draft: str | None = None
     alpha: float | None = None
     ways: dict[str, int] = field(default_factory=dict)
@@ -239,6 +241,7 @@ async def generate(
     result = stream.result
     measured.token_ids = list(result.token_ids)
     measured.forwards, measured.prompt_tokens = result.counts.rounds, result.prompt_tokens
+    measured.unread_tokens = result.prompt_tokens - result.cached_prompt_tokens
     measured.bytes_up, measured.bytes_down = result.bytes_up, result.bytes_down
     measured.draft, measured.alpha = result.draft, result.counts.alpha
     measured.ways, measured.record = result.ways, result.record

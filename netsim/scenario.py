@@ -51,9 +51,10 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took a while: "draft", "up", "verify" or "down", in seconds.
+    """Something that took a while: "draft", "up", "prefill", "verify" or "down", in seconds.
 
-    first, count: positions that it concerned. useful: whether it led to output.
+    "prefill" is a forward in which a prompt was read, and no round verified. first, count:
+    positions that it concerned. useful: whether it led to output.
     """
 
     what: str

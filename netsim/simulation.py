@@ -155,6 +155,8 @@ class _Session:
         run.forwards, run.share = self._seat.forwards, self._seat.share
         run.bytes_up, run.bytes_down = self._link.up.bytes, self._link.down.bytes
         if self._trace:
+            if self._seat.reading is not None:
+                run.spans.append(Span("prefill", *self._seat.reading, 0, self._seat.prompt))
             run.spans.extend(
                 Span("verify", began, ended, work.start, len(work.tokens) + 1)
                 for began, ended, work in self._seat.verified

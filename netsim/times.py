@@ -52,9 +52,10 @@ class Models:
 
     draft: of a draft token on the edge. verify: of a target forward with one token.
     extra_s: what each further token adds to a forward. batch_s: what it takes longer once it has
-    draft tokens, however few, as on a CPU. prefill_s: of each prompt token in the
-    cloud. draft_prefill_s: of each prompt token on the edge. cloud_draft: of a draft token
-    where the cloud drafts itself. overhead_s: of a round outside the models, in the cloud.
+    draft tokens, however few, as on a CPU. prefill_s: of each prompt token in the cloud, on top
+    of the forward that reads it; 0: it knows the prompt, and reads nothing. draft_prefill_s: of
+    each prompt token on the edge. cloud_draft: of a draft token where the cloud drafts itself.
+    overhead_s: of a round outside the models, in the cloud.
     """
 
     draft: Duration

@@ -36,18 +36,19 @@ def draft_token(position: int, knows: bool) -> int:
 class Seat:
     """One session at the verifier.
 
-    send: takes frames that leave for the edge. forwards: that it took part in. share: of
-    those forwards, each divided among the sessions in it. ready: since when there is work
-    for the next forward; None while there is none.
+    send: takes frames that leave for the edge. prompt: its length in tokens. forwards: rounds
+    of its own in them. share: of those forwards, each divided among the sessions in it. ready:
+    since when there is work for the next forward; None while there is none. reading: from when
+    to when its prompt was read in a forward that had no round of its own, if it was.
     """
 
     session: CloudSession
     send: Callable[[list[pb.CloudFrame]], None]
     prompt: int
-    prefilled: bool = False
     ready: float | None = None
     forwards: int = 0
     share: float = 0.0
+    reading: tuple[float, float] | None = None
     verified: list[tuple[float, float, Work]] = field(default_factory=list)
     drafts: Accepted = field(default_factory=Accepted)
 
@@ -55,8 +56,11 @@ class Seat:
 class Verifier:
     """Runs forwards one after the other, each with every session that has work.
 
+    A prompt that takes time is read as soon as its session is there, in one forward with
+    whatever is ready then, be it a round of the same session or nothing else.
+
     alone: only one session will ever be seated, so that nothing is shared out.
-    trace: note each forward in `Seat.verified`.
+    trace: note each forward in `Seat.verified` or `Seat.reading`.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Verifier:
         self._alone = alone
         self._trace = trace
         self._seats: list[Seat] = []
+        self._unread: list[Seat] = []
         self._share = DraftShare()
         self._idle: simpy.Event | None = None
         env.process(self._run())
@@ -75,6 +80,8 @@ class Verifier:
     def seat(self, seat: Seat) -> None:
         """Take a session in."""
         self._seats.append(seat)
+        if self._models.prefill_s and seat.prompt:
+            self._unread.append(seat)
         self.wake(seat)
 
     def wake(self, seat: Seat) -> None:
@@ -83,17 +90,21 @@ class Verifier:
             seat.ready = None  # what arrived showed that what was there is of no use
         elif seat.ready is None:
             seat.ready = self._env.now
-        if self._idle is not None and seat.ready is not None:
+        if self._idle is not None and (seat.ready is not None or self._unread):
             idle, self._idle = self._idle, None
             idle.succeed()
 
-    def _batch(self) -> list[tuple[Seat, Work]]:
+    def _batch(self, unread: list[Seat]) -> list[tuple[Seat, Work]]:
         seats = [seat for seat in self._seats if seat.ready is not None]
-        if len(seats) == 1:  # nothing to share out; as nearly always, so it is quick
+        if len(seats) == 1 and not unread:  # nothing to share out; as nearly always, so it is quick
             (seat,) = seats
             work = seat.session.next_work()
             return [] if work is None else [(seat, work)]
-        drafts = self._share.of([(s.session.drafts_at_hand, s.drafts.alpha) for s in seats])
+        drafts = self._share.of(
+            [(s.session.drafts_at_hand, s.drafts.alpha) for s in seats],
+            others=sum(seat.ready is None for seat in unread),
+            fixed=sum(seat.prompt for seat in unread),
+        )
         works = [
             (seat, seat.session.next_work(most)) for seat, most in zip(seats, drafts, strict=True)
         ]
@@ -102,14 +113,18 @@ class Verifier:
     def _run(self) -> Generator[simpy.Event, None, None]:
         env = self._env
         while True:
-            batch = self._batch()
-            if not batch:
+            unread, self._unread = self._unread, []
+            batch = self._batch(unread)
+            if not batch and not unread:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            seconds = self._seconds(batch)
+            seconds = self._seconds(batch, sum(seat.prompt for seat in unread))
             began = env.now
+            alone = [seat for seat in unread if seat.ready is None] if self._trace else ()
             yield env.timeout(seconds)
+            for seat in alone:
+                seat.reading = began, env.now
             for seat, work in batch:
                 seat.forwards += 1
                 seat.share += 1 / len(batch)
@@ -126,19 +141,16 @@ class Verifier:
                 if seat.session.ended:
                     self._seats.remove(seat)
 
-    def _seconds(self, batch: list[tuple[Seat, Work]]) -> float:
-        """How long a forward takes, and learn from it."""
+    def _seconds(self, batch: list[tuple[Seat, Work]], prompts: int) -> float:
+        """How long a forward takes with so many tokens of prompts, and learn from it."""
         models = self._models
         drafts = sum([len(work.tokens) for _, work in batch])
-        seconds = self._verify() + models.overhead_s + models.further_s(len(batch), drafts)
-        prefilled = 0
-        for seat, _ in batch:
-            if not seat.prefilled:
-                seat.prefilled = True
-                prefilled += seat.prompt
-        seconds += prefilled * models.prefill_s
-        if not self._alone:
-            self._share.learn(len(batch) + drafts + prefilled, seconds, prefilled=prefilled)
+        seconds = self._verify() + models.overhead_s + prompts * models.prefill_s
+        if batch:
+            seconds += models.further_s(len(batch), drafts)
+            if not self._alone:
+                tokens = len(batch) + drafts + prompts
+                self._share.learn(tokens, seconds, prefilled=prompts)
         return max(seconds, 0.0)
 
 

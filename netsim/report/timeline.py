@@ -58,7 +58,7 @@ def _lanes(panel: Axes, run: Run, base: Scenario, until: float) -> None:
     for span in shown:
         if span.what == "draft":
             continue
-        if span.what == "verify":
+        if span.what in ("prefill", "verify"):
             _bar(panel, span, _CLOUD, _VERIFY)
         elif span.what == "up":
             _flight(panel, span.begin, span.end, _EDGE + _HALF, _CLOUD - _HALF, _UP)

@@ -72,6 +72,7 @@ def _simulated(item: Observed, link: LinkModel) -> float:
         verify=Duration(verify),
         extra_s=extra,
         batch_s=batch,
+        prefill_s=_prefill_s(real, batch, extra),
         overhead_s=OVERHEAD_S,
     )
     scenario = Scenario(
@@ -85,6 +86,15 @@ def _simulated(item: Observed, link: LinkModel) -> float:
     )
     simulated = (simulate(replace(scenario, seed=seed))[0] for seed in range(LUCK))
     return statistics.median(run.tokens_per_s for run in simulated)
+
+
+def _prefill_s(real: Measured, batch: float, extra: float) -> float:
+    """Seconds of each prompt token, so that all of them take what those do that were read.
+
+    The prompt's last token is the one that any forward has.
+    """
+    read = real.unread_tokens - 1
+    return (batch + read * extra) / real.prompt_tokens if read > 0 else 0.0
 
 
 def _forward_times(real: Measured) -> tuple[float, float, float]:

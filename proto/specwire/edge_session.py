@@ -286,8 +286,6 @@ class EdgeSession:
             raise ValueError(f"draft token {token} has no q, which rejection mode sends with it")
         if chain != current.drafted_as or self.finished is not None:
             return False
-        if current.ended and self._room() <= 0:
-            return False
         current.append(token, row, confidence, chance, ends=token in self._end_ids)
         return True
 

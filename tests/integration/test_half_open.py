@@ -304,7 +304,7 @@ async def test_a_generation_goes_on_when_its_connection_is_closed_for_newer_ones
     async with RoughLink(verifier.address) as link:
         case = Case(verifier, link, folder)
         stream = case.client.stream(PROMPT, options=asking(TOKENS))
-        way = case.client._link()
+        way = case.client._links.here()
         assert isinstance(way, FailoverLink)
         grpc_link = way._verifiers[0].link
         async for token in stream:

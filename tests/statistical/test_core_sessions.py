@@ -16,10 +16,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specwire.drafting import Drafting, DraftWanted
-from specwire.edge_session import EdgeSession
+from specwire.drafting import Drafting
 from specwire.limits import Limits
 from specwire.qrow import QRow
+from specwire.request import SessionRequest
 from specwire.sampling import SamplingParams, distribution
 from specwire.v1 import verifier_pb2 as pb
 from tests.support.drivers import (
@@ -44,6 +44,7 @@ DRAFTINGS = {
     "sync 1": Drafting(1, window=1),
     "sync 3": Drafting(3, window=3),
     "sync 5": Drafting(5, window=5),
+    "sync 5, unsure": Drafting(5, window=5, stop_below=0.5),
     "pipeline 1": Drafting(1, pipeline=True, window=4),
     "pipeline 2": Drafting(2, pipeline=True, window=5),
     "pipeline 4": Drafting(4, pipeline=True, window=8),
@@ -253,8 +254,10 @@ def test_truncated_sampling_over_a_pipeline_that_runs_ahead() -> None:
 class Liar(TableDraft):
     """Draws from q and claims another."""
 
-    def next(self, edge: EdgeSession, wanted: DraftWanted) -> tuple[int, QRow | None]:
-        token, row = super().next(edge, wanted)
+    def next(
+        self, request: SessionRequest, prefix: list[int], chain: int
+    ) -> tuple[int, QRow | None]:
+        token, row = super().next(request, prefix, chain)
         assert row is not None
         if len(row.ids) < 2:
             return token, row

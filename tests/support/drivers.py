@@ -22,7 +22,7 @@ import numpy as np
 from specwire.acceptance import coupled_noise, examine_coupled, examine_rejection, rejection_noise
 from specwire.cloud_session import CloudSession, Outcome, Work
 from specwire.committed import CommittedToken
-from specwire.drafting import Drafting, DraftWanted
+from specwire.drafting import Drafting
 from specwire.edge_session import EdgeSession
 from specwire.limits import Limits
 from specwire.qrow import (
@@ -83,26 +83,26 @@ class TableDraft:
         self.weight_bits = self._truncation.weight_bits
         self._cache: dict[int, QRow] = {}
 
-    def next(self, edge: EdgeSession, wanted: DraftWanted) -> tuple[int, QRow | None]:
-        """The draft token at the start of what is wanted, and its q."""
-        prefix = edge.prefix(wanted.start)
-        assert len(prefix) == wanted.start
-        history = None
+    def next(
+        self, request: SessionRequest, prefix: list[int], chain: int
+    ) -> tuple[int, QRow | None]:
+        """The draft token that follows the prefix in this chain, and its q."""
+        position, history = len(prefix), None
         if self._params.penalises:
-            cut = len(edge.request.prompt)
+            cut = len(request.prompt)
             history = History(prefix[:cut], prefix[cut:])
-        if edge.request.mode == pb.VERIFICATION_MODE_COUPLED:
+        if request.mode == pb.VERIFICATION_MODE_COUPLED:
             token = coupled_draft(
                 self._table[prefix[-1]],
                 self._params,
-                seed=edge.request.seed,
-                position=wanted.start,
+                seed=request.seed,
+                position=position,
                 size=len(self._table),
                 history=history,
             )
             return token, None
         row = self._row(prefix[-1], history)
-        noise = draft_noise(edge.request.seed, wanted.start, wanted.chain)
+        noise = draft_noise(request.seed, position, chain)
         return draw_row(row, noise), row
 
     def _row(self, last: int, history: History | None) -> QRow:
@@ -117,6 +117,58 @@ class TableDraft:
         )
         self._cache[last] = row
         return row
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What the drafting side tells: a token for a position; None where it has nothing to say."""
+
+    chain: int
+    position: int
+    token: int | None
+    row: QRow | None = None
+
+
+class DraftingSide:
+    """Drafts on its own, as the edge's thread does: it is heard, and hears, a while later.
+
+    What it is told is from when the edge knew less, so it drafts more than is wanted by then.
+    """
+
+    def __init__(self, draft: TableDraft) -> None:
+        self.told: deque[Drafted] = deque()
+        self._draft = draft
+        self._chain = 0
+        self._prefix: list[int] = []
+        self._stop = 0
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is something to draft."""
+        return len(self._prefix) < self._stop
+
+    def aim(self, edge: EdgeSession) -> None:
+        """Hear what is wanted now."""
+        wanted = edge.draft_wanted()
+        self._stop = 0
+        if wanted is None:
+            return
+        assert wanted.count > 0
+        if wanted.chain != self._chain:
+            self._chain, self._prefix = wanted.chain, edge.prefix(wanted.start)
+            assert len(self._prefix) == wanted.start
+        self._stop = wanted.start + wanted.count
+
+    def work(self, request: SessionRequest, *, exhausted: bool) -> None:
+        """Draft a token, or find nothing to say."""
+        position = len(self._prefix)
+        if exhausted:
+            self._stop = 0
+            self.told.append(Drafted(self._chain, position, None))
+            return
+        token, row = self._draft.next(request, self._prefix, self._chain)
+        self._prefix.append(token)
+        self.told.append(Drafted(self._chain, position, token, row))
 
 
 @dataclass(frozen=True)
@@ -157,6 +209,8 @@ class Setup:
     serialise: bool = False
     offline: int = 0
     """Tokens drafted beyond the frontier while the stream is broken; 0 for as many as ever."""
+    chance: float = 0.7
+    """That a draft token is accepted, as the edge is told."""
 
 
 def make_setup(
@@ -217,6 +271,7 @@ class Driver:
             end_ids=setup.vocabulary.end_ids,
             weight_bits=setup.draft.weight_bits,
         )
+        self.side = DraftingSide(setup.draft)
         self.delivered: list[CommittedToken] = []
         self.up: deque[pb.Proposal] = deque()
         self.down: deque[pb.CloudFrame] = deque()
@@ -261,8 +316,10 @@ class Driver:
 
     def _possible(self) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
-        if self.edge.draft_wanted() is not None:
+        if self.side.wants:
             actions.append(self._draft)
+        if self.side.told:
+            actions.append(self._hear)
         if not self.connected:
             actions.append(self._reconnect)
         if self.up:
@@ -294,6 +351,7 @@ class Driver:
             assert len(proposal.tokens) <= max(gamma, 1)
             if self.attached:
                 self.up.append(self._through(proposal))
+        self.side.aim(self.edge)
 
     def _through(self, message: pb.Proposal) -> pb.Proposal:
         if not self.setup.serialise:
@@ -301,13 +359,18 @@ class Driver:
         return pb.Proposal.FromString(message.SerializeToString())
 
     def _draft(self) -> None:
-        wanted = self.edge.draft_wanted()
-        assert wanted is not None and wanted.count > 0
-        if self.choose.random() < self.setup.faults.exhaust:
-            self.edge.draft_exhausted(wanted.chain)
+        exhausted = self.choose.random() < self.setup.faults.exhaust
+        self.side.work(self.edge.request, exhausted=exhausted)
+
+    def _hear(self) -> None:
+        told, chain = self.side.told.popleft(), self.edge._chains.current
+        if told.token is None:
+            self.edge.draft_exhausted(told.chain)
         else:
-            token, row = self.setup.draft.next(self.edge, wanted)
-            assert self.edge.add_draft(wanted.chain, token, row)
+            end, chance = chain.end, self.setup.chance
+            taken = self.edge.add_draft(told.chain, told.token, told.row, chance=chance)
+            assert taken == (told.chain == chain.drafted_as and not self.edge.finished)
+            assert not taken or told.position == end
         self._pump()
 
     def _arrive(self) -> None:
@@ -376,6 +439,7 @@ class Driver:
         self.cuts += 1
         if self.setup.offline:
             self.edge.go_offline(self.setup.offline, self.setup.limits.gamma)
+            self.side.aim(self.edge)
 
     def _reconnect(self) -> None:
         if self.known and self.edge.opened:

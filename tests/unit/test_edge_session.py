@@ -302,12 +302,27 @@ def test_the_proposal_of_an_end_token_is_filled_as_any_other(pacing: pb.Pacing) 
 def test_nothing_is_drafted_after_the_proposal_of_an_end_token() -> None:
     edge = edge_of(PIPELINE)
     feed(edge, END, 3)
-    chain = edge._chains.current.drafted_as
     assert sent(edge) == [(2, [END, 3], False)]
     assert edge.draft_wanted() is None
-    assert not edge.add_draft(chain, 4, point_row(4))
     verdict(edge, 0, 7)
     assert edge.draft_wanted() is not None
+
+
+def test_what_was_under_way_when_an_end_token_was_drafted_is_no_gap_later() -> None:
+    """The drafting side hears later that it need not go on, and does not draft that again."""
+    edge = edge_of(Drafting(5, window=5, stop_below=0.5))
+    chain = edge._chains.current.drafted_as
+    for token in (3, 4, 5):
+        assert edge.add_draft(chain, token, point_row(token), chance=0.7)
+    assert sent(edge) == [(2, [3, 4, 5], False)]
+    for token in (6, END, 7, 8):
+        assert edge.add_draft(chain, token, point_row(token), chance=1.0)
+    verdict(edge, 3, 6)
+    wanted = edge.draft_wanted()
+    assert wanted is not None
+    assert (wanted.chain, wanted.start, wanted.count) == (chain, 9, 2)
+    feed(edge, 3, 4)
+    assert sent(edge) == [(6, [END, 7, 8, 3, 4], False)]
 
 
 def test_after_an_end_token_nothing_is_sent() -> None:

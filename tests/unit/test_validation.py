@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edge_client.policy.estimates import LinkEstimates
@@ -99,6 +101,26 @@ def test_a_run_that_follows_the_model_is_simulated_alike(way: Way) -> None:
     (found,) = compare(link, "relay", [record_of(scenario)] * 3)
     assert found.way is way and len(found.pairs) == 3
     assert found.disagreement == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("way", [Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD])
+def test_the_end_of_a_prompt_that_the_verifier_has_to_read_is_simulated(way: Way) -> None:
+    # 21 tokens of it, which take 50 + 20 * 2 ms, where first drafts come after 40 ms.
+    scenario = Scenario(
+        LinkModel.symmetric(0.001),
+        replace(Models.constant(0.01, 0.05, 0.002), prefill_s=0.001),
+        Acceptance.steady(0.7),
+        way,
+        gamma=4,
+        tokens=32,
+        prompt=40,
+    )
+    observed = record_of(scenario)
+    measured = replace(observed.measured, unread_tokens=21)
+    (found,) = compare(scenario.link, "relay", [replace(observed, measured=measured)])
+    (without,) = compare(scenario.link, "relay", [observed])
+    assert found.disagreement == pytest.approx(0.0, abs=0.01)
+    assert without.disagreement > found.disagreement + 0.02
 
 
 def test_streaming_is_timed_by_its_tokens() -> None:
