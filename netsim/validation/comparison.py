@@ -17,6 +17,9 @@ from netsim.validation.observed import Observed
 
 OVERHEAD_S = 0.7e-3
 """Of a round outside the two models, both ends together, as benchmarks/service measures it."""
+BETWEEN_DRAFTS_S = 0.25e-3
+"""From a draft token to the next, for threads to hear of each other: 0.16 ms where nothing else
+runs on the edge's core meanwhile, up to 0.39 where messages come and go."""
 LUCK = 9
 """Simulations of each run, which differ in what the link loses and delays; odd, for a median."""
 
@@ -54,25 +57,32 @@ class Comparison:
 
 def compare(link: LinkModel, by: str, observed: Iterable[Observed]) -> list[Comparison]:
     """One comparison for each way, in the order in which they were first observed."""
+    items = list(observed)
+    # A prompt is read once a run: what many tokens take is told by all of them together.
+    together = [forward for item in items for forward in _forwards(item.measured)]
+    times = forward_times(together) if together else None
     pairs: dict[Way, list[tuple[float, float]]] = {}
-    for item in observed:
+    for item in items:
         runs = pairs.setdefault(item.measured.way, [])
-        runs.append((_simulated(item, link), item.measured.tokens_per_s))
+        runs.append((_simulated(item, link, times), item.measured.tokens_per_s))
     return [Comparison(link.name, by, way, runs) for way, runs in pairs.items()]
 
 
-def _simulated(item: Observed, link: LinkModel) -> float:
-    """Tokens/s of the simulation, with the models' times and agreement as in that run."""
+def _simulated(item: Observed, link: LinkModel, times: tuple[float, float, float] | None) -> float:
+    """Tokens/s of the simulation, with the models' times and agreement as in that run.
+
+    times: as `forward_times`, of all runs over that link.
+    """
     real = item.measured
     drafted = [entry["draft_s"] for entry in real.record if "draft_s" in entry]
     verify, batch, extra = _forward_times(real)
     knew = _knew(real)
     models = Models(
-        draft=Duration(statistics.mean(drafted)) if drafted else Duration(0.0),
+        draft=Duration(statistics.mean(drafted) + BETWEEN_DRAFTS_S if drafted else 0.0),
         verify=Duration(verify),
         extra_s=extra,
         batch_s=batch,
-        prefill_s=_prefill_s(real, batch, extra),
+        prefill_s=_prefill_s(real, verify, times),
         overhead_s=OVERHEAD_S,
     )
     scenario = Scenario(
@@ -88,22 +98,32 @@ def _simulated(item: Observed, link: LinkModel) -> float:
     return statistics.median(run.tokens_per_s for run in simulated)
 
 
-def _prefill_s(real: Measured, batch: float, extra: float) -> float:
+def _prefill_s(real: Measured, verify: float, times: tuple[float, float, float] | None) -> float:
     """Seconds of each prompt token, so that all of them take what those do that were read.
 
-    The prompt's last token is the one that any forward has.
+    That is what a forward takes longer with them than one that takes `verify`. The prompt's last
+    token is the one that any forward has. Where there are others, there is a forward for them
+    even if they cost nothing: something above 0 says so.
     """
     read = real.unread_tokens - 1
-    return (batch + read * extra) / real.prompt_tokens if read > 0 else 0.0
+    if read < 1 or times is None:
+        return 0.0
+    alone, batch, extra = times
+    return max(alone + batch + read * extra - verify, 1e-6) / real.prompt_tokens
 
 
 def _forward_times(real: Measured) -> tuple[float, float, float]:
-    forwards = [
+    forwards = _forwards(real)
+    return forward_times(forwards) if forwards else (_streaming_s(real), 0.0, 0.0)
+
+
+def _forwards(real: Measured) -> list[tuple[int, float]]:
+    """Draft tokens and seconds of each."""
+    return [
         (int(entry["evaluated"]), entry["verify_s"] + entry["queue_s"])
         for entry in real.record
         if "verify_s" in entry
     ]
-    return forward_times(forwards) if forwards else (_streaming_s(real), 0.0, 0.0)
 
 
 def forward_times(forwards: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
