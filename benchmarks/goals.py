@@ -96,27 +96,25 @@ def _from_theory(results: Results) -> float | None:
 
 
 _RATIOS = """\
-The goals were set for a machine on which a draft token takes 0.15 (small) and 0.23 (close) of a
-target forward, and for long answers. Here it takes 0.19 and 0.25, and at a target of 28 ms a round
-trip is twice as many forwards as at 56. The nearer draft and target are, the less there is to
-gain: no way is faster than the draft writes. And of 64 tokens the first ones, before drafts can
-be there, are a large part."""
+The goals were set for a machine on which a target forward takes 56 ms and a draft token 0.15
+(small) and 0.23 (close) of it, and for long answers. Here it is 28.6 ms, and 0.20 and 0.25: a round
+trip is twice as many forwards, and no way is faster than the draft writes. Of 64 tokens the first
+ones, before drafts can be there, are a large part. Simulated with the times of this machine and
+answers of 64 tokens, `auto` reaches 2.89, 2.56, 1.73 and 1.35 times streaming with the close draft
+(α 0.95) at 0, 20, 100 and 200 ms, and 1.58, 1.31, 1.05 and 1.00 with the small one (α 0.68), which
+is what was measured; with those of the other machine and 256 tokens 3.16, 2.99, 2.51 and 2.10, and
+1.72, 1.62, 1.14 and 1.04."""
 
 _BEST = """\
-Single turns of one way over one link differ by a tenth, and by a fifth where packets are lost: of
-36 medians of a few such turns, each held against the luckiest of five ways, some fall below, and
-in two measurements of everything one of them (3G, close draft) fell below twice. Simulated with
-the times of this machine, over all these links, with both drafts and 36 texts each, `auto` reaches
-0.98 or more."""
-
-_TAIL = """\
-What the verifier does not know of a prompt, up to a block of 16 tokens, it evaluates in a forward
-of its own when a session opens. Drafts that come sooner wait for it, where the round trip is short
-and the draft knows the prompt already: 45 ms of 1600. The simulation leaves that out."""
+It is one case, and not decided: 4g-weak, close draft, temperature 0.7. A lost packet costs there as
+much as several tokens, and the ways draw different texts: of 32 turns against `run-ahead`, single
+ones lie between 0.56 and 1.33, and the interval of their mean reaches from 0.85 to 1.04. In the six
+turns in which both wrote the same text `auto` was 1.07 times as fast."""
 
 GOALS = (
-    Goal("auto against streaming, every link and draft", _auto("against_streaming"), contest.AIM,
-         why=_BEST),
+    Goal("auto against streaming, every link and draft", _auto("against_streaming"), contest.AIM),
+    Goal("the lower end of its interval, close draft, round trips up to 200 ms",
+         _auto("streaming_low", system.UP_TO_200, "close"), least=1),
     Goal("auto against the best fixed way", _auto("against_best"), contest.AIM, why=_BEST),
     *(
         Goal(
@@ -144,7 +142,7 @@ GOALS = (
     Goal("draft tokens/s against llama.cpp’s own loop", _of("edge", "draft tokens/s"), 0.95),
     Goal("16 sessions together against one by one", _of("service", "16 sessions"), 4),
     Goal("MB of the edge above model and cache", _of("edge", "memory", high=True), most=150),
-    Goal("simulated against measured, percent apart", _disagreement, most=5, why=_TAIL),
+    Goal("simulated against measured, percent apart", _disagreement, most=5),
     Goal("seconds for a sweep of 10 000 scenarios", _of("sweep", "netsim sweep", "seconds",
          high=True), most=60),
     Goal("µs of the relay’s own at 10 000 messages/s, median",

@@ -107,8 +107,8 @@ rounds, of which it is not decided whether `auto` is {contest.AIM} times as fast
 geometric means of single turns, with their interval of 99 % (Student's t). In bfloat16 tokens that
 are evaluated together are rounded otherwise than alone, near ties fall otherwise, and how easy the
 text then is to draft for is luck: of ways that draw alike the ratio is of the turns in which they
-wrote the same text, if its interval is narrower than that of all turns. As it stops once it is decided, one ratio in forty that is just {contest.AIM} would be
-taken for more.
+wrote the same text, if its interval is narrower than that of all turns. As it stops once it is
+decided, one ratio in forty that is just {contest.AIM} would be taken for more.
 """
     yield markdown(claims)
     yield (

@@ -29,6 +29,8 @@ from netsim.scenario import Way
 
 LINKS = ("rtt-0", "rtt-20", "rtt-50", "rtt-100", "rtt-200", "rtt-400", "4g-weak", "3g", "leo")
 QUICK_LINKS = ("rtt-50",)
+UP_TO_200 = LINKS[:5]
+"""Where drafts of the close model are to pay."""
 DRAFTED = (Way.SYNC, Way.PIPELINE, Way.RUN_AHEAD, Way.AUTO)
 TEMPERATURES = (0.0, 0.7)
 ROUNDS = len(TEXTS["chat"])

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from edge_client import retry
+from edge_client.answer import Answer
 from edge_client.connection import TargetRoute, TargetStream
 from edge_client.draft.source import Drafted
 from edge_client.draft.worker import DraftEvents, DraftRun
@@ -17,15 +18,14 @@ from edge_client.inbox import Inbox
 from edge_client.link import StreamEnded
 from edge_client.offline import MOST_TOKENS, ProvisionalText, Show
 from edge_client.options import GenerateOptions, Mode
-from edge_client.result import FINISH_REASONS, Result, Status, Token, read_logprobs
+from edge_client.result import FINISH_REASONS, Result, Status, Token
 from edge_client.steering import Steering
-from specwire.committed import CommittedToken, Origin
+from specwire.committed import CommittedToken
 from specwire.drafting import Drafting
 from specwire.edge_session import EdgeSession
 from specwire.errors import LinkError, SessionNotFound, SpecwireError, Superseded, Unconnected
 from specwire.limits import PROTOCOL_VERSIONS, Limits
 from specwire.request import SessionRequest
-from specwire.text import TextStream
 from specwire.v1 import verifier_pb2 as pb
 
 MAX_FRUITLESS = 8
@@ -62,7 +62,6 @@ class Generation:
         self._options = options
         self._draft = draft
         self._notify = notify
-        self._text = TextStream(options.stops)
         self._machine = EdgeSession(
             SessionRequest(
                 prompt=tuple(opening.ids.ids),
@@ -79,9 +78,15 @@ class Generation:
         self.result.counts = self._machine.counts
         self._limits = limits
         vocabulary = draft.vocabulary if draft is not None else None
-        self._provisional = ProvisionalText(
-            provisional, vocabulary.pieces if vocabulary is not None else None
+        pieces = vocabulary.pieces if vocabulary is not None else None
+        self._answer = Answer(
+            self.result,
+            stops=options.stops,
+            pieces=pieces,
+            logprobs=options.logprobs is not None,
+            began=began,
         )
+        self._provisional = ProvisionalText(provisional, pieces)
         if options.offline_tail:
             self.result.offline_tail = self._provisional.account
         self._steering: Steering | None = None
@@ -141,7 +146,7 @@ class Generation:
                 else:
                     if self._machine.finished is None:
                         raise LinkError("the verifier ended the stream before the text was done")
-            for token in self._tail():
+            for token in self._answer.finish(self._machine.frontier):
                 yield token
         finally:
             if self._run is not None and self._draft is not None:
@@ -265,49 +270,13 @@ class Generation:
         return []
 
     def _deliver(self, committed: list[CommittedToken]) -> list[Token]:
-        if committed and not self.result.token_ids:
-            self.result.ttft_s = time.perf_counter() - self._began
-        tokens = []
         for item in committed:
-            piece = self._piece(item)
-            token = Token(
-                item.id,
-                self._text.feed(piece),
-                item.origin,
-                item.position,
-                read_logprobs(item.logprobs),
-                piece,
-            )
-            self._account(token)
-            tokens.append(token)
             self._tell_what_stands(self._provisional.compare(item.position, item.id))
-        return tokens
+        return self._answer.take(committed)
 
     def _tell_what_stands(self, line: str | None) -> None:
         if line is not None:
             self._notify(line)
-
-    def _piece(self, item: CommittedToken) -> bytes:
-        if self._draft is not None and self._draft.vocabulary is not None:
-            return self._draft.vocabulary.pieces[item.id]
-        return item.text or b""
-
-    def _account(self, token: Token) -> None:
-        result = self.result
-        result.text += token.text
-        if token.id is not None:
-            result.token_ids.append(token.id)
-            result.origins[token.origin] = result.origins.get(token.origin, 0) + 1
-        if self._options.logprobs is not None and token.logprob is not None:
-            result.logprobs = [*(result.logprobs or []), token.logprob]
-
-    def _tail(self) -> list[Token]:
-        text = self._text.finish()
-        if not text:
-            return []
-        token = Token(None, text, Origin.RUN_AHEAD, self._machine.frontier)
-        self._account(token)
-        return [token]
 
     def _settle_result(self) -> None:
         machine, result = self._machine, self.result
@@ -337,12 +306,12 @@ class Generation:
             return
         machine, limits = self._machine, self._limits
         machine.go_offline(min(MOST_TOKENS, limits.chain), max(limits.gamma, 1))
-        self._provisional.begin(self._text, machine.frontier, machine.drafted)
+        self._provisional.begin(self._answer.text, machine.frontier, machine.drafted)
         self._pump()
 
     def _pump(self) -> None:
         """Send what is ready, and tell the drafting thread what is wanted."""
-        if self._draft is None or self._steering is None or self._text.stopped:
+        if self._draft is None or self._steering is None or self._answer.text.stopped:
             return
         machine = self._machine
         while self._outgoing is not None and (proposal := machine.next_proposal()) is not None:

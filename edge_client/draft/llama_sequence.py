@@ -1,87 +1,26 @@
 """One sequence of tokens evaluated in llama.cpp, over shared weights.
 
-Guarantees: bad input raises before llama.cpp, which would end the process, sees it; one
-context is never entered by two threads; memory does not grow with context × vocabulary;
-contexts are freed before the weights they use, at garbage collection and at interpreter
-exit alike. Not guaranteed: two threads sharing one `LlamaSequence` are refused, not queued.
+Guarantees those of `LlamaContext`, and: bad input raises before llama.cpp, which would end the
+process, sees it; one context is never entered by two threads. Not guaranteed: two threads
+sharing one `LlamaSequence` are refused, not queued.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import threading
-import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from edge_client.draft.llama_api import cause_of
-from edge_client.draft.llama_weights import LlamaWeights, SharedModel
+from edge_client.draft.llama_context import Gate, LlamaContext, Rows
+from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.threads import check_threads, default_threads
 from specwire.errors import BadRequest, ModelError
-
-Rows = npt.NDArray[np.float32]
 
 DEFAULT_BATCH = 64
 """Prompt tokens for each llama.cpp call. More is no faster on a CPU and costs compute memory."""
 
 _LOG = logging.getLogger(__name__)
-_EXIT_WAIT_S = 10.0
-
-
-class _Gate:
-    """Lets one thread at a time into a context; none while it is stopped or once it is shut."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.stopped = False
-        self.shut = False
-
-    @property
-    def open(self) -> bool:
-        """Whether anything may begin."""
-        return not (self.stopped or self.shut)
-
-
-class _Context:
-    """Owns a llama_context and its batch, and keeps the model alive until they are freed."""
-
-    def __init__(self, model: SharedModel, handle: int, batch: Any, gate: _Gate) -> None:
-        self.handle = handle
-        self.batch = batch
-        weakref.finalize(self, _free_context, model, handle, batch, gate)
-
-
-def _free_context(model: SharedModel, handle: int, batch: Any, gate: _Gate) -> None:
-    # At exit a daemon thread may still be inside llama.cpp. Wait for it; if it doesn't
-    # come back, leave all to the operating system rather than free what it uses.
-    gate.shut = True
-    if not gate.lock.acquire(timeout=_EXIT_WAIT_S):
-        model.finalizer.detach()
-        return
-    gate.lock.release()
-    model.llama.api.llama_batch_free(batch)
-    model.llama.api.llama_free(handle)
-
-
-class _View:
-    """Rows of logits in llama.cpp's memory, as numpy's array interface.
-
-    Arrays made of it hold it, and it holds the context, so that an array which
-    outlives its sequence still points to memory.
-    """
-
-    def __init__(self, context: _Context, address: int, shape: tuple[int, int]) -> None:
-        self.context = context
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": np.dtype(np.float32).str,
-            "data": (address, True),  # read-only
-        }
 
 
 class LlamaSequence:
@@ -131,59 +70,31 @@ class LlamaSequence:
                 weights.train_context,
                 weights.name,
             )
-        model = weights.shared()
         self.limit = context
         """Most tokens that it can hold."""
         self.threads = threads
         """Threads that llama.cpp computes with."""
         self.tokens: list[int] = []
         """The tokens evaluated so far. Read it, don't change it."""
-        self.api = model.llama.api
-        self.gate = _Gate()
+        self.gate = Gate()
         self._role = role
         self._batch_size = min(batch, context)
         self._most_rows = most_rows
         self._width = weights.width
         self._name = weights.name
-        self._context: _Context | None = self._open(model, cache)
-        self._memory: int = self.api.llama_get_memory(self._context.handle)
-        self._bind_batch(self._context.batch)
+        self._context: LlamaContext | None = LlamaContext(
+            weights,
+            length=context,
+            batch=self._batch_size,
+            most_rows=most_rows,
+            threads=threads,
+            cache=cache,
+            gate=self.gate,
+        )
         self.fresh = 0
         """Tokens that the last `logits_after` had to evaluate."""
         self._evaluated = 0  # how many of tokens llama.cpp holds; fewer only after a refusal
-        self._views: dict[int, Rows] = {}  # by number of rows
-        self._views_at = 0
         self._current: Rows | None = None  # the rows that the last call gave, while they are valid
-
-    def _open(self, model: SharedModel, cache: int | None) -> _Context:
-        params = self.api.llama_context_default_params()
-        params.n_ctx = self.limit
-        params.n_batch = params.n_ubatch = self._batch_size
-        params.n_outputs_max = self._most_rows  # rows of logits, not one for each token
-        params.n_threads = params.n_threads_batch = self.threads
-        params.swa_full = True  # sliding-window layers keep all keys, so that they roll back
-        params.offload_kqv = params.op_offload = model.on_gpu
-        if cache is not None:
-            params.type_k = params.type_v = cache
-        with model.llama.log.capture() as errors:
-            handle = self.api.llama_init_from_model(model.handle, params)
-        if not handle:
-            raise ModelError(
-                f"can't make a context of {self.limit} tokens for {self._name}: "
-                f"{cause_of(errors)}; try a smaller one"
-            )
-        batch = self.api.llama_batch_init(self._batch_size, 0, 1)
-        return _Context(model, handle, batch, self.gate)
-
-    def _bind_batch(self, batch: Any) -> None:
-        size = (self._batch_size,)
-        self._batch_tokens = np.ctypeslib.as_array(batch.token, size)
-        self._batch_positions = np.ctypeslib.as_array(batch.pos, size)
-        self._batch_outputs = np.ctypeslib.as_array(batch.logits, size)
-        self._batch_outputs[:] = 0
-        np.ctypeslib.as_array(batch.n_seq_id, size)[:] = 1
-        for i in range(self._batch_size):
-            batch.seq_id[i][0] = 0
 
     @property
     def closed(self) -> bool:
@@ -276,7 +187,6 @@ class LlamaSequence:
         with self.gate.lock:
             context, self._context = self._context, None
             self._current = None
-            self._views = {}
             self.tokens = []
             self._evaluated = 0
         del context  # outside the lock, which freeing takes
@@ -320,14 +230,12 @@ class LlamaSequence:
             return
         self._current = None
         if length < self._evaluated:
-            if self.api.llama_memory_seq_rm(self._memory, 0, length, -1):
-                self._evaluated = length
-            else:  # a recurrent state has no past to go back to: start over at the next call
-                self.api.llama_memory_clear(self._memory, True)
-                self._evaluated = 0
+            # Where it had to forget all, the next call starts over.
+            self._evaluated = length if self._held_context().keep(length) else 0
         del self.tokens[length:]
 
     def _append(self, tokens: Sequence[int], rows: int) -> Rows:
+        context = self._held_context()
         held, done = self.tokens, self._evaluated
         pending = tokens if done == len(held) else [*held[done:], *tokens]
         self._current = None
@@ -338,62 +246,28 @@ class LlamaSequence:
             while read < left and self.gate.open:
                 stop = min(read + size, left)
                 wanted = max(0, stop - max(read, left - rows))
-                self._decode(pending[read:stop], done + read, wanted)
+                context.decode(pending[read:stop], done + read, wanted)
                 if wanted:
-                    logits = self._read(wanted)
+                    logits = context.logits(wanted)
                     parts.append(logits if stop == left else logits.copy())
                 read = stop
-        except BaseException:  # an interrupt too: what llama.cpp holds is unknown now
-            self.api.llama_memory_clear(self._memory, True)
+        except BaseException as error:  # an interrupt too: what llama.cpp holds is unknown now
+            context.clear()
             held.clear()
             self._evaluated = 0
+            if isinstance(error, ModelError):
+                raise ModelError(f"{error}; the {self._role} starts empty") from error
             raise
         # Where it was stopped, what has been read stays: whoever goes on need not read it again.
         held.extend(pending[len(held) - done : read])
         self._evaluated = done + read
         if read < left:
+            del context  # which the traceback would keep
             raise RuntimeError(f"the {self._role} {self._name} was stopped during a call")
         self._current = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._current
 
-    def _decode(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Evaluate one batch and keep the logits of its last `rows` tokens."""
-        context = self._held_context()
-        count = len(tokens)
-        batch = context.batch
-        batch.n_tokens = count
-        if count == 1:
-            self._batch_tokens[0] = tokens[0]
-            self._batch_positions[0] = position
-        else:
-            self._batch_tokens[:count] = tokens
-            self._batch_positions[:count] = range(position, position + count)
-        self._batch_outputs[count - rows : count] = 1
-        status = self.api.llama_decode(context.handle, batch)
-        self._batch_outputs[count - rows : count] = 0
-        if status != 0:
-            raise ModelError(
-                f"llama.cpp could not evaluate {count} tokens at position {position} "
-                f"of {self._name} (status {status}); the {self._role} starts empty"
-            )
-
-    def _read(self, rows: int) -> Rows:
-        context = self._held_context()
-        pointer = self.api.llama_get_logits(context.handle)
-        if not pointer:
-            raise ModelError(
-                f"llama.cpp gave no logits for {self._name}; the {self._role} starts empty"
-            )
-        address = ctypes.addressof(pointer.contents)
-        if address != self._views_at:
-            self._views = {}
-            self._views_at = address
-        view = self._views.get(rows)
-        if view is None:
-            view = self._views[rows] = np.asarray(_View(context, address, (rows, self._width)))
-        return view
-
-    def _held_context(self) -> _Context:
+    def _held_context(self) -> LlamaContext:
         if self._context is None:
             raise RuntimeError(f"the {self._role} {self._name} is closed")
         return self._context

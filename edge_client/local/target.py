@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_client.draft.llama_sequence import LlamaSequence, Rows, common_prefix
+from edge_client.draft.llama_context import Rows
+from edge_client.draft.llama_sequence import LlamaSequence, common_prefix
 from edge_client.draft.llama_weights import LlamaWeights
 from specwire.errors import ModelError
 

@@ -111,7 +111,7 @@ def test_ways_that_draw_alike_are_compared_where_they_wrote_the_same() -> None:
 
 def test_where_they_seldom_wrote_the_same_all_turns_tell_more() -> None:
     ours = {(0, str(turn)): (10.0 + turn % 2, str(turn < 2)) for turn in range(8)}
-    theirs = {turn: (10.0, "True") for turn in ours}
+    theirs = dict.fromkeys(ours, (10.0, "True"))
     ratio = Ratio.of(ours, theirs, alike=True)
     assert ratio.turns == 8 and ratio.mean == pytest.approx(1.1**0.5)
 

@@ -305,13 +305,14 @@ def test_a_conversation_is_drafted_for_without_being_read_again(
         first = client.generate(messages=messages, options=options)
         (state,) = states
         evaluated: list[int] = []
-        decode = state._sequence._decode
+        context = state._sequence._held_context()
+        decode = context.decode
 
         def noted(tokens: Sequence[int], position: int, rows: int) -> None:
             evaluated.append(len(tokens))
             decode(tokens, position, rows)
 
-        state._sequence._decode = noted  # type: ignore[method-assign]
+        context.decode = noted  # type: ignore[method-assign]
         messages += [("assistant", first.text), ("user", "And now?")]
         second = client.generate(messages=messages, options=options)
     new = second.prompt_tokens - first.prompt_tokens

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from edge_client import EdgeClient, Mode, Result, Verification
-from edge_client.draft.llama_sequence import DEFAULT_BATCH, LlamaSequence
+from edge_client.draft.llama_context import LlamaContext
+from edge_client.draft.llama_sequence import DEFAULT_BATCH
 from edge_client.draft.llama_weights import LlamaWeights
 from edge_client.draft.models import resolve_model
 from edge_client.local import device as device_module
@@ -249,16 +250,16 @@ async def test_leaving_in_the_middle_leaves_nothing_behind(
 async def test_cancelling_stops_a_long_prompt_between_batches_and_it_is_read_on_from_there(
     tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, truth: list[int]
 ) -> None:
-    decode, calls = LlamaSequence._decode, [0]
+    decode, calls = LlamaContext.decode, [0]
 
-    def slow(self: LlamaSequence, *args: Any) -> None:
+    def slow(self: LlamaContext, *args: Any) -> None:
         calls[0] += 1
         time.sleep(0.2)
         decode(self, *args)
 
     async with EdgeClient.local(str(tiny_gguf), threads=1) as client:
         await client.describe()
-        monkeypatch.setattr(LlamaSequence, "_decode", slow)
+        monkeypatch.setattr(LlamaContext, "decode", slow)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.complete([5] * 250, options=asking(3)), 0.1)
         await asyncio.sleep(0.5)

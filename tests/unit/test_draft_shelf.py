@@ -208,8 +208,8 @@ def test_a_prompt_that_was_cut_short_is_read_on_by_the_next(
 ) -> None:
     first = borrow(2048)
     first.logits_after([5])
-    sequence = made[0]._sequence
-    real, read = sequence._decode, []
+    context = made[0]._sequence._held_context()
+    real, read = context.decode, []
 
     def decode(tokens: Sequence[int], position: int, rows: int) -> None:
         real(tokens, position, rows)
@@ -217,7 +217,7 @@ def test_a_prompt_that_was_cut_short_is_read_on_by_the_next(
         if len(read) == 3:
             first.stop()  # as another thread would
 
-    monkeypatch.setattr(sequence, "_decode", decode)
+    monkeypatch.setattr(context, "decode", decode)
     said = ids(2000)
     with pytest.raises(RuntimeError, match="stopped during a call"):
         first.logits_after(said)
@@ -239,7 +239,7 @@ def test_one_that_failed_is_not_kept(
     def fail(*args: object) -> None:
         raise ModelError("llama.cpp could not evaluate")
 
-    monkeypatch.setattr(made[0]._sequence, "_decode", fail)
+    monkeypatch.setattr(made[0]._sequence._held_context(), "decode", fail)
     with pytest.raises(ModelError):
         first.logits_after([*ids(5), 5])
     first.close()
@@ -269,7 +269,7 @@ def test_a_shelf_that_nobody_closed_is_freed_with_its_state(tmp_path: Path) -> N
     draft.logits_after([5])
     draft.close()
     assert shelf._idle is not None
-    context = weakref.ref(shelf._idle._sequence._context)
+    context = weakref.ref(shelf._idle._sequence._held_context()._owner)
     del shelf, draft
     gc.collect()
     assert context() is None

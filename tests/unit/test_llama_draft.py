@@ -146,8 +146,8 @@ def test_logits_after_evaluates_only_what_differs(make: Callable[..., LlamaDraft
         evaluated.append(batch.n_tokens)
         return api.llama_decode(context, batch)
 
-    api = draft._sequence.api
-    draft._sequence.api = ApiWith(api, llama_decode=decode)
+    api = draft._sequence._held_context().api
+    draft._sequence._held_context().api = ApiWith(api, llama_decode=decode)
     prompt = ids(30)
     steps: list[tuple[list[int], int]] = [
         (prompt, 30),
@@ -187,7 +187,8 @@ def test_rows_are_float32_of_the_models_width(
 
 def test_a_memory_that_can_not_go_back_starts_over(make: Callable[..., LlamaDraft]) -> None:
     draft, fresh = make(), make()
-    draft._sequence.api = ApiWith(draft._sequence.api, llama_memory_seq_rm=lambda *_: False)
+    context = draft._sequence._held_context()
+    context.api = ApiWith(context.api, llama_memory_seq_rm=lambda *_: False)
     prompt = ids(20)
     draft.logits_after(prompt)
     draft.truncate(12)
@@ -274,14 +275,14 @@ def test_a_context_beyond_training_is_made_with_a_warning(
 
 def test_a_failed_evaluation_leaves_a_usable_draft(make: Callable[..., LlamaDraft]) -> None:
     draft, fresh = make(batch=8), make()
-    api, calls = draft._sequence.api, 0
+    api, calls = draft._sequence._held_context().api, 0
 
     def decode(context: Any, batch: Any) -> Any:
         nonlocal calls
         calls += 1
         return -3 if calls == 2 else api.llama_decode(context, batch)
 
-    draft._sequence.api = ApiWith(api, llama_decode=decode)
+    draft._sequence._held_context().api = ApiWith(api, llama_decode=decode)
     prompt = ids(20)
     with pytest.raises(ModelError, match=r"position 8 of tiny \(status -3\)"):
         draft.logits_after(prompt)
@@ -333,7 +334,7 @@ def test_a_second_thread_is_refused_and_the_first_undisturbed(
     make: Callable[..., LlamaDraft],
 ) -> None:
     draft, fresh = make(), make()
-    api = draft._sequence.api
+    api = draft._sequence._held_context().api
     inside, go_on = threading.Event(), threading.Event()
 
     def decode(context: Any, batch: Any) -> Any:
@@ -341,7 +342,7 @@ def test_a_second_thread_is_refused_and_the_first_undisturbed(
         assert go_on.wait(10)
         return api.llama_decode(context, batch)
 
-    draft._sequence.api = ApiWith(api, llama_decode=decode)
+    draft._sequence._held_context().api = ApiWith(api, llama_decode=decode)
     rows: list[Any] = []
     first = threading.Thread(target=lambda: rows.append(draft.logits_after([5, 6, 7]).copy()))
     first.start()
@@ -386,7 +387,7 @@ def test_drafts_on_shared_weights_run_at_once(make: Callable[..., LlamaDraft]) -
 
 def test_close_stops_a_long_prompt_in_another_thread(make: Callable[..., LlamaDraft]) -> None:
     draft = make(batch=8)
-    api = draft._sequence.api
+    api = draft._sequence._held_context().api
     inside, go_on, calls = threading.Event(), threading.Event(), [0]
 
     def decode(context: Any, batch: Any) -> Any:
@@ -395,7 +396,7 @@ def test_close_stops_a_long_prompt_in_another_thread(make: Callable[..., LlamaDr
         assert go_on.wait(10)
         return api.llama_decode(context, batch)
 
-    draft._sequence.api = ApiWith(api, llama_decode=decode)
+    draft._sequence._held_context().api = ApiWith(api, llama_decode=decode)
     errors: list[BaseException] = []
 
     def work() -> None:
