@@ -595,24 +595,3 @@ def test_without_a_usable_draft_one_line_says_so(
             assert len(heard) == 1 and says in heard[0] and "\n" not in heard[0]
             assert "the target generates alone" in heard[0]
             heard.clear()
-
-
-@pytest.mark.parametrize("mode", [*DRAFTING_MODES, Mode.AUTO])
-async def test_end_tokens_among_quick_drafts_hold_nothing_up(
-    near_draft: Path, vocabulary: Vocabulary, mode: Mode
-) -> None:
-    """As drafts that copy a prompt's turns have them; the drafting thread is far ahead by then."""
-    script = [len(SPECIALS) + i % 250 for i in range(400)]
-    end = min(vocabulary.end_ids)
-
-    def guess(prefix: Sequence[int]) -> int:
-        index = len(prefix) - len("Hello")
-        return end if index % 9 == 8 or index >= len(script) else script[index]
-
-    backend = ScriptBackend(vocabulary, script, prompt_length=len("Hello"), step_s=0.002)
-    options = replace(asking(400, mode=mode), gamma=None)
-    with VerifierThread(backend, ByteEncoder()) as server:
-        async with SourceClient(server.address, str(near_draft), guess_source(guess)) as client:
-            result = await settled(client.complete("Hello", options=options))
-    assert result.token_ids == script
-    assert result.counts.accepted > 100
