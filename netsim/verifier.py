@@ -113,13 +113,16 @@ class Verifier:
     def _run(self) -> Generator[simpy.Event, None, None]:
         env = self._env
         while True:
-            unread, self._unread = self._unread, []
+            unread = self._unread
+            if unread:  # once a session
+                self._unread = []
             batch = self._batch(unread)
             if not batch and not unread:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            seconds = self._seconds(batch, sum(seat.prompt for seat in unread))
+            prompts = sum(seat.prompt for seat in unread) if unread else 0
+            seconds = self._seconds(batch, prompts)
             began = env.now
             alone = [seat for seat in unread if seat.ready is None] if self._trace else ()
             yield env.timeout(seconds)
@@ -142,7 +145,7 @@ class Verifier:
                     self._seats.remove(seat)
 
     def _seconds(self, batch: list[tuple[Seat, Work]], prompts: int) -> float:
-        """How long a forward takes with so many tokens of prompts, and learn from it."""
+        """How long a forward takes with so many prompt tokens, and learn from it."""
         models = self._models
         drafts = sum([len(work.tokens) for _, work in batch])
         seconds = self._verify() + models.overhead_s + prompts * models.prefill_s
