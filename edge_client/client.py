@@ -282,7 +282,7 @@ class EdgeClient:
         if draft is None:
             _tell_what_is_in_vain(options, notify)
             if options.mode is not Mode.STREAM:
-                options = _without_draft(options)
+                options = replace(options, mode=Mode.TARGET_ONLY)
         limits = Limits.from_proto(served.limits)
         if draft is not None and options.mode is not Mode.AUTO:
             _tell_of_limit(options.gamma, min(limits.gamma, limits.chain), notify)
@@ -378,10 +378,6 @@ def _tell_of_limit(gamma: int | None, most: int, notify: Callable[[str], None]) 
         notify(
             f"gamma {gamma} is more than the verifier allows; proposals hold {most} draft tokens"
         )
-
-
-def _without_draft(options: GenerateOptions) -> GenerateOptions:
-    return replace(options, mode=Mode.TARGET_ONLY)
 
 
 def _set_prompt(
