@@ -21,9 +21,6 @@ class LoopLinks:
         self._links: dict[asyncio.AbstractEventLoop, TargetLink] = {}
         self._own: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
-    def __len__(self) -> int:
-        return len(self._links)
-
     def here(self) -> TargetLink:
         """The link of the running event loop."""
         loop = asyncio.get_running_loop()

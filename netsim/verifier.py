@@ -94,7 +94,7 @@ class Verifier:
             idle, self._idle = self._idle, None
             idle.succeed()
 
-    def _batch(self, unread: list[Seat]) -> list[tuple[Seat, Work]]:
+    def _batch(self, unread: list[Seat], prompts: int) -> list[tuple[Seat, Work]]:
         seats = [seat for seat in self._seats if seat.ready is not None]
         if len(seats) == 1 and not unread:  # nothing to share out; as nearly always, so it is quick
             (seat,) = seats
@@ -103,7 +103,7 @@ class Verifier:
         drafts = self._share.of(
             [(s.session.drafts_at_hand, s.drafts.alpha) for s in seats],
             others=sum(seat.ready is None for seat in unread),
-            fixed=sum(seat.prompt for seat in unread),
+            fixed=prompts,
         )
         works = [
             (seat, seat.session.next_work(most)) for seat, most in zip(seats, drafts, strict=True)
@@ -116,12 +116,12 @@ class Verifier:
             unread = self._unread
             if unread:  # once a session
                 self._unread = []
-            batch = self._batch(unread)
+            prompts = sum(seat.prompt for seat in unread) if unread else 0
+            batch = self._batch(unread, prompts)
             if not batch and not unread:
                 self._idle = env.event()
                 yield self._idle
                 continue
-            prompts = sum(seat.prompt for seat in unread) if unread else 0
             seconds = self._seconds(batch, prompts)
             began = env.now
             alone = [seat for seat in unread if seat.ready is None] if self._trace else ()

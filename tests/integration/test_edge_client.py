@@ -83,7 +83,7 @@ def test_a_gamma_beyond_the_verifiers_limit_is_cut_with_a_notice(client: EdgeCli
 def test_links_of_event_loops_that_are_gone_are_let_go(client: EdgeClient) -> None:
     for _ in range(4):
         asyncio.run(client.complete(PROMPTS[0], options=asking(3)))
-    assert len(client._links) == 1
+    assert len(client._links._links) == 1
 
 
 def test_generate_twice(client: EdgeClient, solo: list[Result]) -> None:
